@@ -136,7 +136,8 @@ Engine::Engine(Checkpoint* checkpoint, Backend* backend, std::unique_ptr<KvCache
 
 Engine::~Engine() { Drain(absl::ZeroDuration()); }
 
-absl::StatusOr<Engine::Handle> Engine::Submit(Request request, std::shared_ptr<OutputSink> sink) {
+absl::StatusOr<Engine::Handle> Engine::Submit(Request request, std::shared_ptr<OutputSink> sink,
+                                              std::string tenant) {
   RETURN_IF_ERROR(CheckFits(request, options_, kv_cache_->Layout()));
   if (request.generate && !request.generate->stop_strings.empty() &&
       checkpoint_->tokenizer == nullptr) {
@@ -147,6 +148,7 @@ absl::StatusOr<Engine::Handle> Engine::Submit(Request request, std::shared_ptr<O
   group->demand = DemandOf(request, kv_cache_->Layout());
   group->request = std::move(request);
   group->sink = std::move(sink);
+  group->tenant = std::move(tenant);
   group->cancelled = std::make_shared<std::atomic<bool>>(false);
   group->arrival_time = now_();
   Handle handle(group->cancelled, waiting_);
@@ -154,7 +156,9 @@ absl::StatusOr<Engine::Handle> Engine::Submit(Request request, std::shared_ptr<O
   return handle;
 }
 
-absl::Status Engine::CheckQueueCapacity() const { return waiting_->CheckCapacity(); }
+absl::Status Engine::CheckQueueCapacity(std::string_view tenant) const {
+  return waiting_->CheckCapacity(tenant);
+}
 
 bool Engine::Drain(absl::Duration limit) {
   waiting_->Close(

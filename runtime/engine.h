@@ -10,6 +10,8 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -112,18 +114,21 @@ class Engine {
   // Drains with a limit of zero.
   ~Engine();
 
-  // Makes no call of the sink itself.
+  // Makes no call of the sink itself. `tenant`: whose request it is. Tenants share places, pages,
+  // steps and the queue equally (DESIGN.md).
   // Threads   any; never blocks
   // Requires  a validated request (request.h)
   // Errors    RESOURCE_EXHAUSTED: the queue is full; UNAVAILABLE: draining, stopped, or the backend
   //           failed for good; INVALID_ARGUMENT: the request can never be admitted (CheckFits);
   //           FAILED_PRECONDITION: stop strings, but the checkpoint has no tokenizer
-  absl::StatusOr<Handle> Submit(Request request, std::shared_ptr<OutputSink> sink);
+  absl::StatusOr<Handle> Submit(Request request, std::shared_ptr<OutputSink> sink,
+                                std::string tenant = {});
 
-  // Whether Submit would accept a small request now. Callers check it before they parse a request.
+  // Whether Submit would accept a small request of the tenant now. Callers check it before they
+  // parse a request.
   // Threads  any
   // Errors   RESOURCE_EXHAUSTED, UNAVAILABLE: as Submit
-  absl::Status CheckQueueCapacity() const;
+  absl::Status CheckQueueCapacity(std::string_view tenant = {}) const;
 
   // Refuses new requests, waits until the accepted ones are done or `limit` has passed, then ends
   // the others with UNAVAILABLE and stops the thread. True: no request was aborted. A second call

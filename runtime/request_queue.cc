@@ -26,18 +26,15 @@ absl::Status RequestQueue::Push(std::unique_ptr<SequenceGroup> group) {
   const int64_t num_tokens = NumQueuedTokens(group->request);
   {
     const std::lock_guard lock(mutex_);
-    RETURN_IF_ERROR(CheckCapacityLocked());
-    if (!waiting_.empty() && num_tokens_ + num_tokens > max_tokens_) {
-      return absl::ResourceExhaustedError(StrCat("the queue is full: ", num_tokens_,
-                                                 " queued prompt tokens + ", num_tokens,
-                                                 " of this request = ", num_tokens_ + num_tokens,
-                                                 " (max_queued_tokens = ", max_tokens_, ")"));
-    }
-    const auto at = std::ranges::upper_bound(
-        waiting_, group->EffectiveArrivalTime(), {},
-        [](const auto& waiting) { return waiting->EffectiveArrivalTime(); });
-    waiting_.insert(at, std::move(group));
+    RETURN_IF_ERROR(CheckCapacityLocked(group->tenant, num_tokens));
+    Waiting& waiting = waiting_[group->tenant];
+    const auto at =
+        std::ranges::upper_bound(waiting.groups, group->EffectiveArrivalTime(), {},
+                                 [](const auto& other) { return other->EffectiveArrivalTime(); });
+    waiting.groups.insert(at, std::move(group));
+    waiting.num_tokens += num_tokens;
     num_tokens_ += num_tokens;
+    ++num_requests_;
     is_woken_ = true;
     ++num_open_;
   }
@@ -45,22 +42,28 @@ absl::Status RequestQueue::Push(std::unique_ptr<SequenceGroup> group) {
   return absl::OkStatus();
 }
 
-absl::Status RequestQueue::CheckCapacity() const {
+absl::Status RequestQueue::CheckCapacity(std::string_view tenant) const {
   const std::lock_guard lock(mutex_);
-  return CheckCapacityLocked();
+  return CheckCapacityLocked(tenant, 1);
 }
 
-absl::Status RequestQueue::CheckCapacityLocked() const {
+absl::Status RequestQueue::CheckCapacityLocked(std::string_view tenant, int64_t num_tokens) const {
   RETURN_IF_ERROR(closed_);
-  if (int(waiting_.size()) >= max_requests_) {
+  const auto waiting = waiting_.find(tenant);
+  if (waiting == waiting_.end()) return absl::OkStatus();
+  const auto num_tenants = int64_t(waiting_.size());
+  const int64_t own_requests = std::ssize(waiting->second.groups);
+  if (num_requests_ >= max_requests_ && own_requests >= max_requests_ / num_tenants) {
     return absl::ResourceExhaustedError(
-        StrCat("the queue is full: ", waiting_.size(),
-               " requests wait (max_queued_requests = ", max_requests_, ")"));
+        StrCat("the queue is full: ", num_requests_, " requests wait (max_queued_requests = ",
+               max_requests_, "), ", own_requests, " of this client"));
   }
-  if (!waiting_.empty() && num_tokens_ >= max_tokens_) {
-    return absl::ResourceExhaustedError(
-        StrCat("the queue is full: ", num_tokens_,
-               " prompt tokens wait (max_queued_tokens = ", max_tokens_, ")"));
+  if (num_tokens_ + num_tokens > max_tokens_ &&
+      waiting->second.num_tokens + num_tokens > max_tokens_ / num_tenants) {
+    return absl::ResourceExhaustedError(StrCat(
+        "the queue is full: ", num_tokens_, " queued prompt tokens + ", num_tokens,
+        " of this request = ", num_tokens_ + num_tokens, " (max_queued_tokens = ", max_tokens_,
+        "), ", waiting->second.num_tokens, " of this client"));
   }
   return absl::OkStatus();
 }
@@ -96,8 +99,7 @@ void RequestQueue::Stop() {
 
 RequestQueue::Load RequestQueue::CurrentLoad() const {
   const std::lock_guard lock(mutex_);
-  return {
-      .num_requests = int(waiting_.size()), .num_tokens = num_tokens_, .is_closed = !closed_.ok()};
+  return {.num_requests = num_requests_, .num_tokens = num_tokens_, .is_closed = !closed_.ok()};
 }
 
 bool RequestQueue::WaitForWork(Clock::time_point until) {
@@ -115,35 +117,61 @@ bool RequestQueue::WaitForWork(Clock::time_point until) {
 Clock::time_point RequestQueue::NextDeadline() const {
   const std::lock_guard lock(mutex_);
   Clock::time_point earliest = Clock::time_point::max();
-  for (const auto& group : waiting_) {
-    if (group->request.deadline) earliest = std::min(earliest, *group->request.deadline);
+  for (const auto& [tenant, waiting] : waiting_) {
+    for (const auto& group : waiting.groups) {
+      if (group->request.deadline) earliest = std::min(earliest, *group->request.deadline);
+    }
   }
   return earliest;
 }
 
-std::unique_ptr<SequenceGroup> RequestQueue::RemoveLocked(Groups::iterator at) {
-  std::unique_ptr<SequenceGroup> group = std::move(*at);
-  waiting_.erase(at);
-  num_tokens_ -= NumQueuedTokens(group->request);
+std::unique_ptr<SequenceGroup> RequestQueue::RemoveLocked(const std::string& tenant, size_t at) {
+  const auto waiting = waiting_.find(tenant);
+  auto& groups = waiting->second.groups;
+  std::unique_ptr<SequenceGroup> group = std::move(groups[at]);
+  groups.erase(groups.begin() + std::ptrdiff_t(at));
+  const int64_t num_tokens = NumQueuedTokens(group->request);
+  waiting->second.num_tokens -= num_tokens;
+  num_tokens_ -= num_tokens;
+  --num_requests_;
+  if (groups.empty()) waiting_.erase(waiting);
   return group;
 }
 
-std::unique_ptr<SequenceGroup> RequestQueue::PopIf(
-    absl::FunctionRef<bool(const SequenceGroup&)> is_admissible) {
+void RequestQueue::GetFirst(std::vector<const SequenceGroup*>* first) const {
+  first->clear();
   const std::lock_guard lock(mutex_);
-  if (waiting_.empty() || !is_admissible(*waiting_.front())) return nullptr;
-  return RemoveLocked(waiting_.begin());
+  for (const auto& [tenant, waiting] : waiting_) first->push_back(waiting.groups.front().get());
+}
+
+const SequenceGroup* RequestQueue::GetFirst(const std::string& tenant) const {
+  const std::lock_guard lock(mutex_);
+  const auto waiting = waiting_.find(tenant);
+  return waiting == waiting_.end() ? nullptr : waiting->second.groups.front().get();
+}
+
+std::unique_ptr<SequenceGroup> RequestQueue::Pop(const SequenceGroup& group) {
+  const std::lock_guard lock(mutex_);
+  const auto waiting = waiting_.find(group.tenant);
+  LSSAR_CHECK(waiting != waiting_.end());
+  const auto& groups = waiting->second.groups;
+  const auto at = std::ranges::find(groups, &group, &std::unique_ptr<SequenceGroup>::get);
+  LSSAR_CHECK(at != groups.end());
+  return RemoveLocked(std::string(group.tenant), size_t(at - groups.begin()));
 }
 
 void RequestQueue::TakeAborted(Clock::time_point now,
                                std::vector<std::unique_ptr<SequenceGroup>>* aborted) {
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < waiting_.size();) {
-    waiting_[i]->status = waiting_[i]->AbortStatus(now);
-    if (waiting_[i]->status.ok()) {
-      ++i;
-    } else {
-      aborted->push_back(RemoveLocked(waiting_.begin() + std::ptrdiff_t(i)));
+  for (auto waiting = waiting_.begin(); waiting != waiting_.end();) {
+    const auto& [tenant, own] = *waiting++;  // the tenant's last request removes it
+    for (size_t i = 0, num_left = own.groups.size(); num_left-- > 0;) {
+      own.groups[i]->status = own.groups[i]->AbortStatus(now);
+      if (own.groups[i]->status.ok()) {
+        ++i;
+      } else {
+        aborted->push_back(RemoveLocked(tenant, i));
+      }
     }
   }
 }
@@ -151,12 +179,14 @@ void RequestQueue::TakeAborted(Clock::time_point now,
 void RequestQueue::TakeAll(const absl::Status& status,
                            std::vector<std::unique_ptr<SequenceGroup>>* aborted) {
   const std::lock_guard lock(mutex_);
-  for (auto& group : waiting_) {
-    group->status = status;
-    aborted->push_back(std::move(group));
+  for (auto& [tenant, waiting] : waiting_) {
+    for (auto& group : waiting.groups) {
+      group->status = status;
+      aborted->push_back(std::move(group));
+    }
   }
   waiting_.clear();
-  num_tokens_ = 0;
+  num_tokens_ = num_requests_ = 0;
 }
 
 void RequestQueue::MarkDone(int num_requests) {

@@ -1,15 +1,17 @@
-// The waiting queue: bounded, ordered by priority and arrival, and the boundary between the threads
-// that submit and the engine thread.
+// The waiting queue: bounded, for each tenant ordered by priority and arrival, and the boundary
+// between the threads that submit and the engine thread.
 #ifndef LSSAR_RUNTIME_REQUEST_QUEUE_H_
 #define LSSAR_RUNTIME_REQUEST_QUEUE_H_
 
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -26,12 +28,14 @@ class RequestQueue {
 
   // Errors  RESOURCE_EXHAUSTED: the queue is full, by requests or by their prompt tokens; after
   //         Close(reason): that reason.
-  // An empty queue takes any request: the bound limits how long others wait, and a single request
-  // with more tokens could otherwise never run.
+  // A tenant without waiting requests may always push one: the bound limits how long others wait,
+  // and a single request with more tokens could otherwise never run. A queue that is full still
+  // takes the requests of a tenant that has less than its share in it: the bounds divided by the
+  // number of tenants that wait.
   absl::Status Push(std::unique_ptr<SequenceGroup> group);
-  // Whether Push would take the smallest of requests now.
+  // Whether Push would take the smallest of the tenant's requests now.
   // Errors  as Push
-  absl::Status CheckCapacity() const;
+  absl::Status CheckCapacity(std::string_view tenant) const;
 
   // From now on Push fails with `reason`, unless an earlier call gave another.
   void Close(absl::Status reason);
@@ -56,8 +60,11 @@ class RequestQueue {
   bool WaitForWork(Clock::time_point until);
   // The earliest deadline of all waiting requests; time_point::max(): none has one.
   Clock::time_point NextDeadline() const;
-  // Removes the first request in order if `is_admissible` accepts it; null otherwise.
-  std::unique_ptr<SequenceGroup> PopIf(absl::FunctionRef<bool(const SequenceGroup&)> is_admissible);
+  // The first waiting request of each tenant. They stay valid until this thread removes them.
+  void GetFirst(std::vector<const SequenceGroup*>* first) const;
+  // The first waiting request of one tenant; null: none.
+  const SequenceGroup* GetFirst(const std::string& tenant) const;
+  std::unique_ptr<SequenceGroup> Pop(const SequenceGroup& group);
   // Moves requests that are cancelled or past their deadline to `aborted`, with their status set.
   void TakeAborted(Clock::time_point now, std::vector<std::unique_ptr<SequenceGroup>>* aborted);
   // The same for all requests, with `status`.
@@ -65,17 +72,23 @@ class RequestQueue {
   void MarkDone(int num_requests);
 
  private:
-  using Groups = std::deque<std::unique_ptr<SequenceGroup>>;
+  // The waiting requests of one tenant.
+  struct Waiting {
+    std::deque<std::unique_ptr<SequenceGroup>> groups;  // by effective arrival time
+    int64_t num_tokens = 0;
+  };
 
-  absl::Status CheckCapacityLocked() const;
-  std::unique_ptr<SequenceGroup> RemoveLocked(Groups::iterator at);
+  absl::Status CheckCapacityLocked(std::string_view tenant, int64_t num_tokens) const;
+  // Takes the count of a request out; the tenant's last one removes the tenant.
+  std::unique_ptr<SequenceGroup> RemoveLocked(const std::string& tenant, size_t at);
 
   const int max_requests_;
   const int64_t max_tokens_;
   mutable std::mutex mutex_;
   mutable std::condition_variable work_, none_open_;
-  Groups waiting_;          // by effective arrival time
-  int64_t num_tokens_ = 0;  // of all waiting requests
+  std::map<std::string, Waiting, std::less<>> waiting_;  // by tenant; none without requests
+  int num_requests_ = 0;                                 // of all tenants
+  int64_t num_tokens_ = 0;
   bool is_woken_ = false;
   int num_open_ = 0;
   absl::Status closed_;  // OK: open

@@ -1,7 +1,10 @@
 #include "runtime/scheduler.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -37,6 +40,10 @@ namespace {
 
 // The cost of the token at `position`, in units of 1 / kKeysPerTokenCost.
 int64_t CostAt(int position) { return int64_t{kKeysPerTokenCost} + position; }
+
+int64_t CostOf(int first_position, int64_t num_tokens) {
+  return num_tokens * CostAt(first_position) + num_tokens * (num_tokens - 1) / 2;
+}
 
 // How many tokens from `first_position` on cost no more than `*budget`, at most `max_tokens` and at
 // least `min_tokens`. Subtracts their cost from `*budget`.
@@ -83,6 +90,71 @@ void TokenBudget::Divide(std::span<const TokenDemand> sequences,
   }
 }
 
+void TokenBudget::Share(std::span<const TokenDemand> sequences, std::vector<int>* num_tokens) {
+  LSSAR_CHECK(sequences.size() <= size_t(limits_.max_num_batched_tokens));
+  num_tokens->assign(sequences.size(), 0);
+  if (sequences.empty()) return;
+  order_.resize(sequences.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  std::ranges::sort(order_, {}, [&](int i) {
+    const TokenDemand& sequence = sequences[size_t(i)];
+    const bool is_prompt = sequence.num_pending > 1;
+    return std::tuple(sequence.rank, is_prompt, is_prompt ? 0 : sequence.last_step, i);
+  });
+  const auto rank = [&](size_t at) { return sequences[size_t(order_[at])].rank; };
+  int num_tenants = 1;
+  for (size_t at = 1; at < order_.size(); ++at) num_tenants += rank(at) != rank(at - 1);
+  (*num_tokens)[0] = 1;
+  int num_left = limits_.max_num_batched_tokens - 1;
+  int64_t step = int64_t{kKeysPerTokenCost} * std::min(limits_.max_num_batched_tokens,
+                                                       kSharedStep * limits_.chunked_prefill_size);
+  const int64_t part = step / num_tenants;
+  // The part of each tenant, then what is left.
+  for (const bool is_part : {true, false}) {
+    for (size_t begin = 0, end = 0; begin < order_.size(); begin = end) {
+      while (end < order_.size() && rank(end) == rank(begin)) ++end;
+      const std::span own = std::span(order_).subspan(begin, end - begin);
+      int64_t budget = is_part ? part : step;
+      if (is_part && rank(begin) == sequences[0].rank) {
+        const int64_t first = CostAt(sequences[0].first_position);
+        budget -= first;
+        step -= first;
+      }
+      bool has_prompt = false, has_reader = false;
+      int64_t prompt_cost = 0;  // computed so far
+      for (const int i : own) {
+        const TokenDemand& sequence = sequences[size_t(i)];
+        has_prompt |= sequence.num_pending > 1;
+        has_reader |= sequence.num_pending == 1 && sequence.is_streaming;
+        if (sequence.num_pending > 1) {
+          prompt_cost += CostOf(sequence.first_position, (*num_tokens)[size_t(i)]);
+        }
+      }
+      int num_prefills_left =
+          has_reader ? limits_.max_num_partial_prefills : limits_.max_num_batched_tokens;
+      int64_t prompt_budget =
+          has_reader ? int64_t{limits_.chunked_prefill_size} * kKeysPerTokenCost - prompt_cost
+                     : std::numeric_limits<int64_t>::max();
+      for (const int i : own) {
+        const TokenDemand& sequence = sequences[size_t(i)];
+        int& given = (*num_tokens)[size_t(i)];
+        const bool is_prompt = sequence.num_pending > 1;
+        if (is_prompt && num_prefills_left-- <= 0) break;
+        const int64_t limit = is_prompt ? std::min(budget, prompt_budget)
+                                        : budget - (is_part && has_prompt ? part / 2 : 0);
+        int64_t left = limit;
+        const int chunk = TakeTokens(sequence.first_position + given, is_part && limit > 0 ? 1 : 0,
+                                     std::min(sequence.num_pending - given, num_left), &left);
+        given += chunk;
+        num_left -= chunk;
+        budget -= limit - left;
+        step -= limit - left;
+        if (is_prompt) prompt_budget -= limit - left;
+      }
+    }
+  }
+}
+
 Scheduler::Scheduler(const Checkpoint* checkpoint, const EngineOptions& options,
                      BlockManager* blocks, RequestQueue* waiting, Speculator* speculator)
     : checkpoint_(checkpoint),
@@ -95,6 +167,7 @@ Scheduler::Scheduler(const Checkpoint* checkpoint, const EngineOptions& options,
       speculator_(speculator) {}
 
 void Scheduler::AbortDue(Clock::time_point now) {
+  now_ = now;
   for (const auto& group : running_) {
     group->status = group->AbortStatus(now);
     group->is_paused = !group->sink->IsWritable();
@@ -102,46 +175,117 @@ void Scheduler::AbortDue(Clock::time_point now) {
   waiting_->TakeAborted(now, &aborted_);
 }
 
-// Requests are admitted in order: one that has to wait for pages keeps all after it waiting, so
-// that it is not overtaken for ever. If no other request runs, all pages are available.
+// A tenant's requests are admitted in order: one that has to wait for pages keeps all after it
+// waiting, so that it is not overtaken for ever. The tenant that uses least of places and pages
+// comes first.
 std::span<SequenceGroup* const> Scheduler::Admit() {
   admitted_.clear();
   others_wait_ = false;
-  if (waiting_->CurrentLoad().num_requests == 0 && !IsAnyPreempted()) return admitted_;
-  int64_t num_spare_pages = NumSparePages();
-  const Clock::time_point first_preempted = Resume(&num_spare_pages);
-  int num_running = 0;
-  bool is_alone = true;
+  waiting_->GetFirst(&first_waiting_);
+  tenants_.BeginStep(running_, first_waiting_, now_);
+  if (first_waiting_.empty() && !IsAnyPreempted()) return admitted_;
+  num_spare_pages_ = NumSparePages();
+  tenants_.CountUsage(running_);
+  Resume();
+  num_sequences_ = 0;
+  is_alone_ = true;
   for (const auto& group : running_) {
-    is_alone &= group->is_paused;
-    num_running +=
+    is_alone_ &= group->is_paused;
+    num_sequences_ +=
         int(std::ranges::count_if(group->sequences, [](const Sequence& s) { return !s.IsDone(); }));
   }
-  int num_sequences = 0;  // of the request to admit
-  const auto is_admissible = [&](const SequenceGroup& group) {
-    const Demand& demand = group.demand;
-    num_sequences = demand.num_sequences;
-    if (group.EffectiveArrivalTime() >= first_preempted) return false;
-    if (num_running + num_sequences > MaxRunning(options_)) return false;
-    int64_t num_pages = NumAdmissionPages(group);
-    if (!is_alone && num_pages > num_spare_pages) return false;
-    // More sequences than it needs only where pages are spare and half of the places stay free.
-    const int max_sequences =
-        std::min(demand.max_num_sequences, MaxRunning(options_) / 2 - num_running);
-    for (; num_sequences < max_sequences && num_pages + demand.NumOwnPages() <= num_spare_pages;
-         ++num_sequences) {
-      num_pages += demand.NumOwnPages();
-    }
-    num_running += num_sequences;
-    num_spare_pages -= num_pages;
-    is_alone = false;
-    return true;
+  const auto order = [this](const SequenceGroup* group) {
+    const Tenant& tenant = tenants_.Of(group->tenant);
+    const int64_t use = std::max(tenant.num_sequences * int64_t{blocks_->Layout().num_pages},
+                                 tenant.num_pages * MaxRunning(options_));
+    return std::tuple(use, tenant.service, group->EffectiveArrivalTime());
   };
-  while (std::unique_ptr<SequenceGroup> group = waiting_->PopIf(is_admissible)) {
-    Start(std::move(group), num_sequences);
+  while (!first_waiting_.empty()) {
+    const auto at = std::ranges::min_element(first_waiting_, {}, order);
+    int num_sequences = 0;
+    if (!CanStart(**at, &num_sequences)) {
+      others_wait_ = true;
+      const bool runs_nothing = tenants_.Of((*at)->tenant).num_sequences == 0;
+      if (runs_nothing && now_ - (*at)->arrival_time >= kMaxOvertaking) break;
+      first_waiting_.erase(at);
+      continue;
+    }
+    Start(waiting_->Pop(**at), num_sequences);
+    tenants_.CountUsage(running_);
+    *at = waiting_->GetFirst(admitted_.back()->tenant);
+    if (*at == nullptr) first_waiting_.erase(at);
   }
-  others_wait_ = waiting_->CurrentLoad().num_requests > 0;
   return admitted_;
+}
+
+bool Scheduler::CanStart(const SequenceGroup& group, int* num_sequences) {
+  const Demand& demand = group.demand;
+  const Tenant& tenant = tenants_.Of(group.tenant);
+  *num_sequences = demand.num_sequences;
+  if (group.EffectiveArrivalTime() >= tenant.first_preempted) return false;
+  int64_t num_pages = NumAdmissionPages(group);
+  if (num_sequences_ + *num_sequences > MaxRunning(options_) ||
+      (!is_alone_ && num_pages > num_spare_pages_)) {
+    if (!IsWithinShare(tenant.num_sequences + *num_sequences, tenant.num_pages + num_pages) ||
+        !PreemptOthers(tenant, *num_sequences, num_pages)) {
+      return false;
+    }
+  }
+  // More sequences than it needs only where pages are spare and half of the places stay free.
+  const int max_sequences =
+      std::min(demand.max_num_sequences, MaxRunning(options_) / 2 - num_sequences_);
+  for (; *num_sequences < max_sequences && num_pages + demand.NumOwnPages() <= num_spare_pages_;
+       ++*num_sequences) {
+    num_pages += demand.NumOwnPages();
+  }
+  num_sequences_ += *num_sequences;
+  num_spare_pages_ -= num_pages;
+  is_alone_ = false;
+  return true;
+}
+
+bool Scheduler::IsWithinShare(int num_sequences, int64_t num_pages) const {
+  return tenants_.AreShared() && num_sequences <= tenants_.ShareOf(MaxRunning(options_)) &&
+         num_pages <= tenants_.ShareOf(blocks_->Layout().num_pages);
+}
+
+bool Scheduler::MayLose(const Tenant& owner, const Tenant& to, const Sequence& sequence) const {
+  return &owner != &to && owner.num_running_sequences > 1 && !sequence.IsDone() &&
+         sequence.state != SequenceState::kPreempted && &sequence != FirstSequence();
+}
+
+bool Scheduler::PreemptOthers(const Tenant& tenant, int num_sequences, int64_t num_pages) {
+  const int64_t place_share = tenants_.ShareOf(MaxRunning(options_));
+  const int64_t page_share = tenants_.ShareOf(blocks_->Layout().num_pages);
+  int num_places = tenants_.NumRunningSequences() + num_sequences - MaxRunning(options_);
+  num_pages -= num_spare_pages_;
+  victims_.clear();
+  for (size_t i = running_.size(); i-- > 0 && (num_places > 0 || num_pages > 0);) {
+    SequenceGroup* const group = running_[i].get();
+    Tenant* const owner = group->owner;
+    for (size_t choice = group->sequences.size(); choice-- > 0;) {
+      Sequence* const victim = &group->sequences[choice];
+      if (!MayLose(*owner, tenant, *victim)) continue;
+      const bool gives_place = num_places > 0 && owner->num_running_sequences > place_share;
+      const bool gives_pages = num_pages > 0 && owner->num_pages > page_share &&
+                               !group->is_paused && !victim->pages.empty();
+      if (!gives_place && !gives_pages) continue;
+      victims_.emplace_back(group, victim);
+      --num_places;
+      --owner->num_running_sequences;
+      if (group->is_paused) continue;  // its pages are spare
+      owner->num_pages -= std::ssize(victim->pages);
+      num_pages -= std::ranges::count_if(
+          victim->pages, [&](int32_t page) { return blocks_->Pages().RefCount(page) == 1; });
+    }
+  }
+  const bool is_enough = num_places <= 0 && num_pages <= 0;
+  if (is_enough) {
+    for (const auto& [group, victim] : victims_) Preempt(group, victim);
+    num_spare_pages_ = NumSparePages();
+  }
+  tenants_.CountUsage(running_);
+  return is_enough;
 }
 
 bool Scheduler::IsAnyPreempted() const {
@@ -192,29 +336,70 @@ bool Scheduler::UsesPrefixCache(const Request& request) const {
   return options_.enable_prefix_caching && request.use_prefix_cache;
 }
 
-// The first sequence that is not paused always resumes: it preempts the sequences after it for the
-// pages that it needs.
-Clock::time_point Scheduler::Resume(int64_t* num_spare_pages) {
+// The first sequence that is not paused always resumes: it preempts others for the place and the
+// pages that it needs. Others resume where there are places and pages, and beyond the share of
+// their tenant only if there is no other tenant, which would preempt them again.
+void Scheduler::Resume() {
   bool is_first = true;
   for (const auto& group : running_) {
     if (group->is_paused) continue;
+    Tenant& tenant = *group->owner;
     for (Sequence& sequence : group->sequences) {
       if (sequence.IsDone()) continue;
       if (sequence.state == SequenceState::kPreempted) {
+        if (tenant.first_preempted != Clock::time_point::max()) break;
         const int num_needed = blocks_->Layout().PagesFor(int(sequence.tokens.size()) + 1) + 1;
-        if (!is_first && num_needed > *num_spare_pages) return group->EffectiveArrivalTime();
-        *num_spare_pages -= num_needed;
-        sequence.state = SequenceState::kRunning;
+        const bool has_place = tenants_.NumRunningSequences() < MaxRunning(options_);
+        const bool is_in_share =
+            !tenants_.AreShared() || tenant.num_running_sequences == 0 ||
+            IsWithinShare(tenant.num_running_sequences + 1, tenant.num_pages + num_needed);
+        if (!is_first && (num_needed > num_spare_pages_ || !has_place || !is_in_share)) {
+          tenant.first_preempted = group->EffectiveArrivalTime();
+          break;
+        }
+        if (!has_place) PreemptLast();
+        num_spare_pages_ -= num_needed;
+        Resume(group.get(), &sequence);
+        tenants_.CountUsage(running_);
       }
       is_first = false;
     }
   }
-  return Clock::time_point::max();
+}
+
+// A sequence that waited for the prompt waits again, as long as another one computes it.
+void Scheduler::Resume(SequenceGroup* group, Sequence* sequence) {
+  sequence->state = sequence->waited_for_prompt && !group->sequences[0].IsDone()
+                        ? SequenceState::kWaitingForPrompt
+                        : SequenceState::kRunning;
+  ForkFromPrompt(group);
+}
+
+void Scheduler::PreemptLast() {
+  for (size_t i = running_.size(); i-- > 0;) {
+    std::vector<Sequence>& sequences = running_[i]->sequences;
+    for (size_t choice = sequences.size(); choice-- > 0;) {
+      Sequence& sequence = sequences[choice];
+      if (sequence.IsDone() || sequence.state == SequenceState::kPreempted) continue;
+      return Preempt(running_[i].get(), &sequence);
+    }
+  }
+}
+
+const Sequence* Scheduler::FirstSequence() const {
+  for (const auto& group : running_) {
+    if (group->is_paused) continue;
+    for (const Sequence& sequence : group->sequences) {
+      if (!sequence.IsDone()) return &sequence;
+    }
+  }
+  return nullptr;
 }
 
 void Scheduler::Start(std::unique_ptr<SequenceGroup> started, int num_sequences) {
   const bool use_prefix_cache = UsesPrefixCache(started->request);
   started->Start(num_sequences, *checkpoint_, use_prefix_cache);
+  started->owner = &tenants_.Of(started->tenant);
   started->is_paused = !started->sink->IsWritable();
   const auto order = [](const auto& group) { return group->EffectiveArrivalTime(); };
   const auto at = std::ranges::upper_bound(running_, order(started), {}, order);
@@ -250,9 +435,9 @@ void Scheduler::Truncate(SequenceGroup* group, Sequence* sequence) {
 void Scheduler::ForkFromPrompt(SequenceGroup* group) {
   std::vector<Sequence>& sequences = group->sequences;
   const int num_shared_tokens = int(group->request.prompt.size()) - 1;
-  if (sequences.size() == 1 || sequences[1].state != SequenceState::kWaitingForPrompt) return;
   if (sequences[0].num_computed_tokens < num_shared_tokens) return;
   for (size_t i = 1; i < sequences.size(); ++i) {
+    if (sequences[i].state != SequenceState::kWaitingForPrompt) continue;
     blocks_->Fork(sequences[0], &sequences[i], num_shared_tokens);
     sequences[i].state = SequenceState::kRunning;
     if (sequences[i].task->MayMatchAfterFork()) Truncate(group, &sequences[i]);
@@ -261,10 +446,29 @@ void Scheduler::ForkFromPrompt(SequenceGroup* group) {
 
 void Scheduler::Schedule() {
   CollectCandidates();
-  budget_.Divide(demands_, &num_tokens_);
+  if (tenants_.AreShared()) {
+    budget_.Share(demands_, &num_tokens_);
+  } else {
+    budget_.Divide(demands_, &num_tokens_);
+  }
   for (size_t i = 0; i < scheduled_.size(); ++i) scheduled_[i].num_tokens = num_tokens_[i];
   std::erase_if(scheduled_, [](const auto& scheduled) { return scheduled.num_tokens == 0; });
   AllocatePages();
+  if (tenants_.AreShared()) ChargeTenants();
+}
+
+void Scheduler::ChargeTenants() {
+  ++num_steps_;
+  int64_t total = 0;
+  for (const ScheduledSequence& scheduled : scheduled_) {
+    Sequence* const sequence = scheduled.sequence;
+    const int64_t cost = CostOf(sequence->num_computed_tokens, scheduled.num_tokens);
+    scheduled.group->owner->service += cost;
+    total += cost;
+    sequence->last_step = num_steps_;
+  }
+  tenants_.CountUsage(running_);
+  tenants_.ChargePages(total, blocks_->Layout().num_pages);
 }
 
 // Only the first of the sequences that capture attention runs: one token may cost it a second.
@@ -287,7 +491,9 @@ void Scheduler::CollectCandidates() {
       scheduled_.push_back({.group = group.get(), .sequence = &sequence});
       demands_.push_back({.num_pending = sequence.task->MaxTokensInStep(sequence),
                           .first_position = sequence.num_computed_tokens,
-                          .is_streaming = sequence.task->IsStreaming()});
+                          .is_streaming = sequence.task->IsStreaming(),
+                          .rank = group->owner->rank,
+                          .last_step = sequence.last_step});
     }
   }
 }
@@ -300,11 +506,13 @@ void Scheduler::AllocatePages() {
       continue;
     }
     while (!blocks_->AllocateFor(&sequence, sequence.num_computed_tokens + scheduled.num_tokens)) {
-      if (PreemptFor(sequence)) continue;
+      if (PreemptFor(*scheduled.group, sequence)) continue;
       scheduled.num_tokens = blocks_->MaxTokens(sequence) - sequence.num_computed_tokens;
     }
   }
-  std::erase_if(scheduled_, [](const auto& scheduled) { return scheduled.num_tokens == 0; });
+  std::erase_if(scheduled_, [](const auto& scheduled) {
+    return scheduled.num_tokens == 0 || scheduled.sequence->state == SequenceState::kPreempted;
+  });
 }
 
 std::span<ScheduledSequence> Scheduler::AddDrafts() {
@@ -345,18 +553,43 @@ void Scheduler::FreePages(Sequence* sequence) {
   speculator_->Free(sequence);
 }
 
-bool Scheduler::PreemptFor(const Sequence& sequence) {
-  for (const bool is_paused : {true, false}) {
+bool Scheduler::PreemptFor(const SequenceGroup& group, const Sequence& sequence) {
+  const auto preempt_last = [&](const auto& is_candidate) {
     for (size_t i = running_.size(); i-- > 0;) {
-      SequenceGroup& group = *running_[i];
-      if (group.is_paused != is_paused) continue;
-      for (size_t choice = group.sequences.size(); choice-- > 0;) {
-        Sequence& victim = group.sequences[choice];
+      SequenceGroup& other = *running_[i];
+      for (size_t choice = other.sequences.size(); choice-- > 0;) {
+        Sequence& victim = other.sequences[choice];
+        if (!is_candidate(other)) continue;
         if (&victim == &sequence) return false;
         if (victim.pages.empty()) continue;
-        Preempt(&group, &victim);
+        Preempt(&other, &victim);
         return true;
       }
+    }
+    return false;
+  };
+  const auto is_paused = [](const SequenceGroup& other) { return other.is_paused; };
+  if (preempt_last(is_paused)) return true;
+  if (!tenants_.AreShared() || &sequence == FirstSequence()) {
+    return preempt_last(std::not_fn(is_paused));
+  }
+  tenants_.CountUsage(running_);
+  const Tenant& tenant = *group.owner;
+  const int64_t share = tenants_.ShareOf(blocks_->Layout().num_pages);
+  if (tenant.num_pages < share && PreemptOverShare(tenant, share)) return true;
+  return preempt_last(
+      [&](const SequenceGroup& other) { return !other.is_paused && other.owner == &tenant; });
+}
+
+bool Scheduler::PreemptOverShare(const Tenant& tenant, int64_t share) {
+  for (size_t i = running_.size(); i-- > 0;) {
+    SequenceGroup& group = *running_[i];
+    if (group.is_paused || group.owner->num_pages <= share) continue;
+    for (size_t choice = group.sequences.size(); choice-- > 0;) {
+      Sequence& victim = group.sequences[choice];
+      if (victim.pages.empty() || !MayLose(*group.owner, tenant, victim)) continue;
+      Preempt(&group, &victim);
+      return true;
     }
   }
   return false;
@@ -364,6 +597,7 @@ bool Scheduler::PreemptFor(const Sequence& sequence) {
 
 void Scheduler::Preempt(SequenceGroup* group, Sequence* sequence) {
   FreePages(sequence);
+  sequence->waited_for_prompt = sequence->state == SequenceState::kWaitingForPrompt;
   sequence->state = SequenceState::kPreempted;
   ++group->num_preemptions;
   ++totals_.num_preemptions;

@@ -2,9 +2,11 @@
 #ifndef LSSAR_RUNTIME_SCHEDULER_H_
 #define LSSAR_RUNTIME_SCHEDULER_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +17,7 @@
 #include "runtime/request_queue.h"
 #include "runtime/sequence.h"
 #include "runtime/speculator.h"
+#include "runtime/tenants.h"
 
 namespace lssar {
 
@@ -30,11 +33,20 @@ absl::Status CheckFits(const Request& request, const EngineOptions& options,
 // prompts beside decodes.
 inline constexpr int kKeysPerTokenCost = 1024;
 
+// The cost of a step of several tenants, in chunked_prefill_size: 7 ms with the default of 32.
+inline constexpr int kSharedStep = 4;
+
+// A request of a tenant that runs nothing is overtaken by other tenants for this long: one that
+// needs more than its tenant's share waits until that much is free.
+inline constexpr std::chrono::seconds kMaxOvertaking{10};
+
 // What the token budget needs to know of a sequence.
 struct TokenDemand {
   int num_pending = 0;        // tokens still to compute, >= 1
   int first_position = 0;     // of the first of them: the number of keys before it
   bool is_streaming = false;  // a reader waits for each of its tokens
+  int rank = 0;               // of its tenant, the one with the least service first
+  int64_t last_step = 0;      // that computed a token of it
 };
 
 // Divides the tokens of one step among sequences.
@@ -49,6 +61,7 @@ class TokenBudget {
   };
   explicit TokenBudget(const Limits& limits) : limits_(limits) {}
 
+  // Of one tenant.
   // Sequences with one pending token get it first: these are decodes, and no prompt delays them.
   // The rest of the budget goes to prefill chunks in order, each as large as possible: the first
   // request is done soonest. While a reader waits for a token of the step, chunks share
@@ -60,8 +73,18 @@ class TokenBudget {
   // Ensures   1 <= sum of num_tokens <= max_num_batched_tokens unless `sequences` is empty
   void Divide(std::span<const TokenDemand> sequences, std::vector<int>* num_tokens) const;
 
+  // Of several tenants. A step costs no more than kSharedStep times chunked_prefill_size, so that
+  // a tenant's next request does not wait for a long one. Each tenant gets an equal part of it, and
+  // what the others leave, by rank. A tenant's decodes come first, those that have waited longest;
+  // then its prompts in order. They have half of its part, or chunked_prefill_size while one of
+  // its own readers waits for a token.
+  // Requires, Ensures  as Divide, except that a decode may wait. The first sequence advances, and
+  //                    so does every tenant as far as max_num_batched_tokens go
+  void Share(std::span<const TokenDemand> sequences, std::vector<int>* num_tokens);
+
  private:
   const Limits limits_;
+  std::vector<int> order_;  // of Share: indices of sequences
 };
 
 // A sequence in a step, and the tokens of it that the step computes.
@@ -128,9 +151,21 @@ class Scheduler {
   int64_t NumSparePages() const;
   // Pages that must be spare before `group` is admitted.
   int64_t NumAdmissionPages(const SequenceGroup& group) const;
-  // Lets preempted sequences run again in scheduling order, as far as there are pages. The
-  // effective arrival time of the first that has to wait longer.
-  Clock::time_point Resume(int64_t* num_spare_pages);
+  // Lets preempted sequences run again in scheduling order, as far as there are pages. Notes for
+  // each tenant the effective arrival time of the first that has to wait longer.
+  void Resume();
+  void Resume(SequenceGroup* group, Sequence* sequence);
+  // Whether a tenant that has so many places and pages has no more than its share.
+  bool IsWithinShare(int num_sequences, int64_t num_pages) const;
+  // Whether a running sequence of tenant `owner` may be preempted for tenant `to`, if `owner` has
+  // more than its share. A tenant keeps one sequence, and the first of all is never preempted.
+  bool MayLose(const Tenant& owner, const Tenant& to, const Sequence& sequence) const;
+  // Whether `group` can be admitted now, with that many sequences. Preempts sequences of tenants
+  // that have more than their share for it.
+  bool CanStart(const SequenceGroup& group, int* num_sequences);
+  // Preempts sequences of other tenants until there are the places and pages. False: there are not
+  // enough that are over their tenants' shares, and none is preempted.
+  bool PreemptOthers(const Tenant& tenant, int num_sequences, int64_t num_pages);
   void Start(std::unique_ptr<SequenceGroup> group, int num_sequences);
   void MatchPrefix(SequenceGroup* group, Sequence* sequence);
   void Truncate(SequenceGroup* group, Sequence* sequence);
@@ -142,22 +177,40 @@ class Scheduler {
   void AllocatePages();
   // Frees the pages of the sequence and of its drafts.
   void FreePages(Sequence* sequence);
-  // Preempts the last sequence in scheduling order, paused ones first. False: none after `sequence`
-  // has pages.
-  bool PreemptFor(const Sequence& sequence);
+  // Preempts the last running sequence.
+  void PreemptLast();
+  // The last sequence of a tenant that has more than `share` pages, for `tenant`.
+  bool PreemptOverShare(const Tenant& tenant, int64_t share);
+  // Preempts the last sequence in scheduling order, paused ones first; then one of a tenant that
+  // has more than its share if that of `group` has not; then one of the same tenant. False: none
+  // after `sequence` has pages. The first sequence gets them from any tenant.
+  bool PreemptFor(const SequenceGroup& group, const Sequence& sequence);
+  // The first in scheduling order that is not paused; no other is preempted for a sequence after
+  // it. Null: there is none.
+  const Sequence* FirstSequence() const;
+  // Charges the step's tokens and the pages to their tenants.
+  void ChargeTenants();
   void Preempt(SequenceGroup* group, Sequence* sequence);
 
   const Checkpoint* const checkpoint_;
   const EngineOptions options_;
-  const TokenBudget budget_;
+  TokenBudget budget_;
   BlockManager* const blocks_;
   RequestQueue* const waiting_;
   Speculator* const speculator_;
   std::vector<std::unique_ptr<SequenceGroup>> running_;  // by effective arrival time
+  Tenants tenants_;
   Counters totals_;
+  int64_t num_steps_ = 0;
 
   // State of the step; members to reuse their memory.
   std::vector<std::unique_ptr<SequenceGroup>> aborted_;  // while they waited
+  Clock::time_point now_ = {};
+  std::vector<const SequenceGroup*> first_waiting_;  // of each tenant
+  int num_sequences_ = 0;                            // not done, preempted ones included
+  int64_t num_spare_pages_ = 0;
+  bool is_alone_ = false;  // no other request runs: all pages are available
+  std::vector<std::pair<SequenceGroup*, Sequence*>> victims_;
   std::vector<SequenceGroup*> admitted_;
   bool others_wait_ = false;  // after the step's admissions
   std::vector<ScheduledSequence> scheduled_;

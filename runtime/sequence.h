@@ -45,6 +45,8 @@ struct Sequence {
   int num_prompt_tokens = 0;  // statistics count tokens before this position as prompt tokens
   std::optional<PrefixRoot> prefix_root;  // nullopt: does not use the prefix cache
   SequenceState state = SequenceState::kRunning;
+  bool waited_for_prompt = false;  // before it was preempted
+  int64_t last_step = 0;           // of the scheduler, that computed a token of it
   AttentionStats attention;
   std::unique_ptr<SequenceTask> task;
 
@@ -76,9 +78,12 @@ Demand DemandOf(const Request& request, const KvLayout& layout);
 // "prompt 200 + max_tokens 57 = 257 tokens", for errors.
 std::string DescribeLength(const Request& request);
 
+struct Tenant;
+
 struct SequenceGroup {
   // From Submit on.
   Request request;
+  std::string tenant;  // whose request it is; equal shares for each (tenants.h)
   std::shared_ptr<OutputSink> sink;
   std::shared_ptr<std::atomic<bool>> cancelled;
   Clock::time_point arrival_time;
@@ -87,6 +92,7 @@ struct SequenceGroup {
 
   // From admission on.
   std::vector<Sequence> sequences;  // never resized: the step points into it
+  Tenant* owner = nullptr;          // that of `tenant`
   bool is_paused = false;           // the sink was not writable at the start of this step
   int num_cached_tokens = 0;
   int num_preemptions = 0;

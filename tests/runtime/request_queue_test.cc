@@ -30,8 +30,8 @@ std::unique_ptr<SequenceGroup> Make(const std::string& id, Clock::time_point at,
 
 std::vector<std::string> PopAll(RequestQueue* queue) {
   std::vector<std::string> ids;
-  while (const auto group = queue->PopIf([](const SequenceGroup&) { return true; })) {
-    ids.push_back(group->request.id);
+  while (const SequenceGroup* const first = queue->GetFirst("")) {
+    ids.push_back(queue->Pop(*first)->request.id);
   }
   return ids;
 }

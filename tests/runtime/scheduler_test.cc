@@ -132,5 +132,71 @@ TEST(TokenBudget, NoPromptStarves) {
   EXPECT_EQ(num_steps, 999);
 }
 
+// Tokens of each sequence, of several tenants.
+Tokens Share(const TokenBudget::Limits& limits, const std::vector<TokenDemand>& sequences) {
+  Tokens num_tokens = {99, 99};
+  TokenBudget(limits).Share(sequences, &num_tokens);
+  return num_tokens;
+}
+
+TEST(TokenBudget, TenantsShareAStep) {
+  const TokenDemand first = {.num_pending = 500, .rank = 0},
+                    second = {.num_pending = 500, .rank = 1};
+  EXPECT_EQ(Share(kShared, {}), Tokens{});
+  EXPECT_EQ(Share(kShared, {first, second, second}), (Tokens{120, 120, 2}))
+      << "half of 4 x 64 each";
+  EXPECT_EQ(Share(kShared, {second, {.num_pending = 10, .rank = 0}}), (Tokens{222, 10}))
+      << "what the other leaves";
+  EXPECT_EQ(Share(kShared, {{.num_pending = 500, .first_position = 1 << 20, .rank = 1}, first}),
+            (Tokens{1, 120}))
+      << "the first in order advances, whatever it costs";
+  EXPECT_EQ(Share(kShared, {second, {.num_pending = 1, .is_streaming = true, .rank = 1}, first}),
+            (Tokens{62, 1, 176}))
+      << "chunked_prefill_size for the prompts beside a reader of the same tenant";
+}
+
+TEST(TokenBudget, DecodesOfATenantTakeTurns) {
+  std::vector<TokenDemand> sequences(40,
+                                     {.num_pending = 1, .first_position = 15 * 1024, .rank = 1});
+  sequences.push_back({.num_pending = 500, .rank = 0});
+  std::vector<int> num_steps(41, 0);
+  for (int step = 1; step <= 40; ++step) {
+    const Tokens tokens = Share(kShared, sequences);
+    EXPECT_GE(tokens[40], 100) << "the other tenant's prompt";
+    for (size_t i = 0; i < 40; ++i) {
+      if (tokens[i] > 0) sequences[i].last_step = step;
+      num_steps[i] += tokens[i];
+    }
+  }
+  EXPECT_EQ(num_steps[0], 40) << "the first in order";
+  for (size_t i = 1; i < 40; ++i) EXPECT_GE(num_steps[i], 6) << i;
+}
+
+TEST(TokenBudget, SharesKeepTheRulesForRandomSequences) {
+  std::mt19937 random(12);
+  for (int round = 0; round < 20000; ++round) {
+    const TokenBudget::Limits limits = {.max_num_batched_tokens = 1 + int(random() % 40),
+                                        .max_num_partial_prefills = 1 + int(random() % 4),
+                                        .chunked_prefill_size = 1 + int(random() % 12)};
+    std::vector<TokenDemand> sequences(1 + random() % size_t(limits.max_num_batched_tokens));
+    for (TokenDemand& sequence : sequences) {
+      sequence = {.num_pending = random() % 2 == 0 ? 1 : 1 + int(random() % 60),
+                  .first_position = random() % 3 == 0 ? int(random() % 20000) : 0,
+                  .is_streaming = random() % 2 == 0,
+                  .rank = int(random() % 4),
+                  .last_step = int64_t(random() % 5)};
+    }
+    const Tokens tokens = Share(limits, sequences);
+    int num_tokens = 0;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      ASSERT_GE(tokens[i], 0);
+      ASSERT_LE(tokens[i], sequences[i].num_pending);
+      num_tokens += tokens[i];
+    }
+    ASSERT_LE(num_tokens, limits.max_num_batched_tokens);
+    ASSERT_GE(tokens[0], 1) << "the first advances";
+  }
+}
+
 }  // namespace
 }  // namespace lssar

@@ -1,5 +1,6 @@
 // Seeded simulations of an engine with a fake model and a fake clock: arrivals in bursts, cancels,
-// deadlines, priorities, KV cache pressure, slow readers, shared prefixes, choices, failing steps.
+// deadlines, priorities, KV cache pressure, slow readers, shared prefixes, choices, failing steps,
+// several tenants.
 // Every rule is checked after every step.
 //   --seed=N    runs only that simulation
 //   --steps=N   the least number of steps of all simulations together; default 1000000
@@ -20,6 +21,7 @@
 #include "runtime/engine.h"
 #include "runtime/request_queue.h"
 #include "runtime/scheduler.h"
+#include "runtime/tenants.h"
 #include "tests/runtime/oracle_drafter.h"
 #include "tests/runtime/sim_request.h"
 #include "tests/support/fake_checkpoint.h"
@@ -95,6 +97,7 @@ class Simulation {
     }
     load_percent_ = Between(&random_, 5, 80);
     is_patient_ = OneIn(&random_, 4);
+    num_tenants_ = OneIn(&random_, 2) ? 1 : Between(&random_, 2, 4);
   }
 
   // Runs `num_steps` steps with arrivals, then lets all requests end. The first broken rule; empty:
@@ -142,7 +145,8 @@ class Simulation {
               .handle = {},
               .deadline = request.deadline};
     const int num_waiting = engine_->Stats().num_waiting;
-    auto handle = engine_->Submit(std::move(request), open.sink);
+    const std::string tenant = num_tenants_ == 1 ? "" : StrCat(Between(&random_, 1, num_tenants_));
+    auto handle = engine_->Submit(std::move(request), open.sink, tenant);
     if (handle.ok()) {
       open.handle = *std::move(handle);
       open_.push_back(std::move(open));
@@ -209,6 +213,7 @@ class Simulation {
     const auto num_sequences = int64_t(std::ssize(batch.sequences));
     const int64_t num_further = std::ssize(batch.token_ids) - num_sequences;
     now_ += std::chrono::nanoseconds(100 * num_sequences + num_further * row_cost_percent_);
+    CheckShares();
     first_ = FindFirst();
     num_value_rows_ = NumValueRows(first_);
     has_failed_ = std::exchange(must_fail_, false);
@@ -228,6 +233,7 @@ class Simulation {
   void Step() {
     ++num_steps_;
     step_began_at_ = now_;  // the models take time
+    NoteTenants();
     first_ = nullptr;
     has_failed_ = false;
     if (engine_->Step().ok() == has_failed_) Fail("a failed step returned OK");
@@ -276,6 +282,74 @@ class Simulation {
     if (totals_.num_free_pages != pages.NumFree() ||
         totals_.num_cached_pages != pages.NumEvictable()) {
       Fail("the statistics count other pages");
+    }
+  }
+
+  // What a tenant uses, as the rules of shares count it.
+  struct Use {
+    int num_sequences = 0, num_running = 0, num_preempted = 0;
+    int64_t num_pages = 0;
+  };
+
+  // Which tenants have requests. The first waiting request of each.
+  std::vector<const SequenceGroup*> NoteTenants() {
+    std::vector<const SequenceGroup*> first_waiting;
+    engine_->GetRequestQueue().GetFirst(&first_waiting);
+    for (const SequenceGroup* const group : first_waiting) {
+      last_active_[group->tenant] = step_began_at_;
+    }
+    for (const auto& group : engine_->GetScheduler().Running()) {
+      last_active_[group->tenant] = step_began_at_;
+    }
+    return first_waiting;
+  }
+
+  // The places are never exceeded, and no request waits for a place that is its tenant's share,
+  // unless its tenant has preempted sequences, or pages may be short, or a request that was
+  // overtaken for long enough comes before it. A step may free pages after its admissions, so a few
+  // steps do not count.
+  void CheckShares() {
+    const std::vector<const SequenceGroup*> first_waiting = NoteTenants();
+    const auto num_steps_before = std::exchange(num_steps_waited_, {});
+    std::map<std::string, Use> uses;
+    int num_running = 0;
+    int64_t num_needed = 0;  // pages that running sequences need soon
+    ForEachSequence([&](const SequenceGroup& group, const Sequence& sequence) {
+      if (sequence.IsDone()) return;
+      Use& use = uses[group.tenant];
+      ++use.num_sequences;
+      if (sequence.state == SequenceState::kPreempted) {
+        ++use.num_preempted;
+        return;
+      }
+      ++num_running;
+      const auto num_pages = int64_t(std::ssize(sequence.pages));
+      use.num_pages += num_pages;
+      num_needed += std::max(
+          int64_t{0}, Blocks().Layout().PagesFor(int(sequence.tokens.size()) + 1) + 1 - num_pages);
+    });
+    if (num_running > MaxRunning(options_)) Fail("more sequences than places");
+    std::erase_if(last_active_, [&](const auto& tenant) {
+      return step_began_at_ - tenant.second > Tenants::kMemory;
+    });
+    const auto num_tenants = int(last_active_.size());
+    if (num_tenants < 2 || num_tenants > MaxRunning(options_)) return;
+    for (const SequenceGroup* const group : first_waiting) {
+      if (step_began_at_ - group->arrival_time >= kMaxOvertaking) return;
+    }
+    for (const SequenceGroup* const group : first_waiting) {
+      const Use& use = uses[group->tenant];
+      const Demand& demand = group->demand;
+      const int64_t num_pages = int64_t{demand.num_sequences} * demand.num_initial_pages;
+      if (use.num_preempted == 0 &&
+          use.num_sequences + demand.num_sequences <= MaxRunning(options_) / num_tenants &&
+          use.num_pages + num_pages <= Blocks().Layout().num_pages / num_tenants &&
+          num_pages + num_needed <= Blocks().NumAvailable()) {
+        const auto before = num_steps_before.find({group, group->arrival_time});
+        const int num_steps = before == num_steps_before.end() ? 1 : before->second + 1;
+        if (num_steps > kMaxStepsWaited) Fail("a request within its tenant's share waits");
+        num_steps_waited_[{group, group->arrival_time}] = num_steps;
+      }
     }
   }
 
@@ -375,6 +449,10 @@ class Simulation {
   std::unique_ptr<Engine> engine_;
   int load_percent_ = 0;     // the probability of an arrival, and of each further one in a step
   bool is_patient_ = false;  // no cancels, deadlines or failures
+  int num_tenants_ = 1;
+  static constexpr int kMaxStepsWaited = 3;
+  std::map<std::pair<const SequenceGroup*, Clock::time_point>, int> num_steps_waited_;
+  std::map<std::string, Clock::time_point> last_active_;  // of each tenant, within their memory
   bool must_fail_ = false, has_failed_ = false;
   std::vector<Open> open_;
   std::shared_ptr<SimSink> stuck_;

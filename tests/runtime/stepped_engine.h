@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,13 +34,14 @@ struct Submitted {
 
 class SteppedEngine {
  public:
-  explicit SteppedEngine(const EngineOptions& engine_options = SmallOptions())
+  explicit SteppedEngine(const EngineOptions& engine_options = SmallOptions(),
+                         Engine::Now now = Clock::now)
       : options(engine_options),
-        engine_(*Engine::CreateStepped(&fake.checkpoint, &fake.backend, options)) {}
+        engine_(*Engine::CreateStepped(&fake.checkpoint, &fake.backend, options, std::move(now))) {}
 
-  Submitted Submit(Request request) {
+  Submitted Submit(Request request, const std::string& tenant = {}) {
     Submitted submitted{.sink = std::make_shared<RecordingSink>(), .handle = {}};
-    auto handle = engine_->Submit(std::move(request), submitted.sink);
+    auto handle = engine_->Submit(std::move(request), submitted.sink, tenant);
     EXPECT_TRUE(handle.ok()) << handle.status();
     if (handle.ok()) submitted.handle = *std::move(handle);
     return submitted;

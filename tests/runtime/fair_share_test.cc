@@ -1,0 +1,190 @@
+// What one tenant's requests may do to another's, in steps of the engine.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/runtime/stepped_engine.h"
+
+namespace lssar {
+namespace {
+
+constexpr char kAttacker[] = "attacker";
+constexpr char kOther[] = "other";
+
+// Steps until the request has its first result.
+int StepsToFirstToken(SteppedEngine* engine, const Submitted& submitted) {
+  for (int num_steps = 1; num_steps <= 1000; ++num_steps) {
+    EXPECT_EQ(engine->Step(), absl::OkStatus());
+    if (!submitted.sink->At(0).tokens.empty()) return num_steps;
+  }
+  return 1001;
+}
+
+Request Choices(Request request, int num_choices) {
+  request.generate->num_choices = num_choices;
+  return request;
+}
+
+// 16 calls of n = 16 take all places and wait for more.
+TEST(FairShare, ManyChoicesDoNotKeepAnotherTenantWaiting) {
+  SteppedEngine engine({.max_model_len = 256,
+                        .max_num_seqs = 64,
+                        .max_queued_requests = 64,
+                        .max_num_batched_tokens = 512,
+                        .page_size = 16,
+                        .kv_cache_bytes = 1024 * kPageBytes});
+  std::vector<Submitted> attack;
+  for (int i = 0; i < 16; ++i) {
+    attack.push_back(engine.Submit(Choices(Generate(Ids(20, i), 200, uint64_t(i)), 16), kAttacker));
+  }
+  engine.RunSteps(10);
+  const Request chat = Generate(Ids(30, 100), 10);
+  const auto alone = RunAlone(chat, engine.options);
+  for (int i = 0; i < 20; ++i) {
+    const Submitted submitted = engine.Submit(chat, kOther);
+    EXPECT_EQ(StepsToFirstToken(&engine, submitted), 1) << "call " << i;
+    engine.RunSteps(10);
+    EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
+    EXPECT_EQ(submitted.sink->At(0), alone->At(0)) << "the same bits";
+  }
+  EXPECT_LE(engine.Stats().num_preemptions, 20)
+      << "a preempted sequence does not come back to be preempted again";
+  engine.RunAll();
+  for (size_t i = 0; i < attack.size(); ++i) {
+    const auto alone_too =
+        RunAlone(Choices(Generate(Ids(20, int32_t(i)), 200, i), 16), engine.options);
+    EXPECT_EQ(attack[i].sink->Status(), absl::OkStatus());
+    for (int choice = 0; choice < 16; ++choice) {
+      EXPECT_EQ(attack[i].sink->At(choice), alone_too->At(choice)) << "preempted or not";
+    }
+  }
+}
+
+// Long sequences hold every page.
+TEST(FairShare, HeldPagesDoNotKeepAnotherTenantWaiting) {
+  SteppedEngine engine({.max_model_len = 256,
+                        .max_num_seqs = 16,
+                        .max_num_batched_tokens = 64,
+                        .page_size = 16,
+                        .kv_cache_bytes = 64 * kPageBytes});
+  std::vector<Submitted> attack;
+  for (int i = 0; i < 12; ++i) {
+    attack.push_back(engine.Submit(Generate(Ids(100, i), 150, uint64_t(i)), kAttacker));
+  }
+  engine.RunSteps(60);
+  EXPECT_LT(engine.NumAvailable(), 12);
+  for (int i = 0; i < 5; ++i) {
+    const Submitted submitted = engine.Submit(Generate(Ids(100, 50 + i), 20), kOther);
+    EXPECT_LE(StepsToFirstToken(&engine, submitted), 4) << "100 tokens, half of 64 a step";
+    engine.RunSteps(20);
+    EXPECT_EQ(submitted.sink->Status(), absl::OkStatus()) << "call " << i;
+  }
+  engine.RunAll();
+  for (const Submitted& submitted : attack) EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
+}
+
+// Long continuations: each of them is hundreds of steps.
+TEST(FairShare, LongScoresDoNotKeepAnotherTenantWaiting) {
+  SteppedEngine engine({.max_model_len = 8192,
+                        .max_num_seqs = 64,
+                        .max_num_batched_tokens = 512,
+                        .page_size = 16,
+                        .kv_cache_bytes = 2048 * kPageBytes});
+  std::vector<Submitted> attack;
+  for (int call = 0; call < 6; ++call) {
+    std::vector<std::vector<int32_t>> continuations;
+    for (int i = 0; i < 4; ++i) continuations.push_back(Ids(6000, 10 * call + i));
+    attack.push_back(engine.Submit(Score(Ids(20, call), std::move(continuations)), kAttacker));
+  }
+  engine.RunSteps(15);
+  int64_t dearest_step = 0;
+  engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
+    int64_t cost = 0;
+    for (const SequenceSlice& sequence : batch.sequences) {
+      for (int i = 0; i < sequence.num_rows; ++i) {
+        cost += kKeysPerTokenCost + sequence.first_position + i;
+      }
+    }
+    dearest_step = std::max(dearest_step, cost / kKeysPerTokenCost);
+    return absl::OkStatus();
+  };
+  // The prompt costs as much as 196 tokens, and half a step is 2 x 32.
+  EXPECT_LE(StepsToFirstToken(&engine, engine.Submit(Generate(Ids(180, 90), 8), kOther)), 4);
+  EXPECT_LE(dearest_step, 4 * 32 + 2 * 8) << "and no step is long";
+  engine.RunSteps(50);
+  EXPECT_LE(StepsToFirstToken(&engine, engine.Submit(Generate(Ids(180, 91), 8), kOther)), 4);
+  EXPECT_LE(dearest_step, 4 * 32 + 2 * 8) << "also between its calls";
+  for (const Submitted& submitted : attack) submitted.handle.Cancel();
+  engine.RunAll();
+}
+
+TEST(FairShare, AFullQueueTakesTheRequestsOfOtherTenants) {
+  EngineOptions options = SmallOptions();
+  options.max_queued_requests = 8;
+  SteppedEngine engine(options);
+  const auto submit = [&](const std::string& tenant) {
+    return engine.Get()
+        .Submit(Generate(Ids(5, 1), 5), std::make_shared<RecordingSink>(), tenant)
+        .status();
+  };
+  for (int i = 0; i < 8; ++i) ASSERT_EQ(submit(kAttacker), absl::OkStatus());
+  EXPECT_EQ(submit(kAttacker).message(),
+            "the queue is full: 8 requests wait (max_queued_requests = 8), 8 of this client");
+  EXPECT_EQ(engine.Get().CheckQueueCapacity(kOther), absl::OkStatus());
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(submit(kOther), absl::OkStatus()) << "half of the places";
+  EXPECT_EQ(submit(kOther).message(),
+            "the queue is full: 12 requests wait (max_queued_requests = 8), 4 of this client");
+  EXPECT_EQ(engine.Get().CheckQueueCapacity(kAttacker).code(),
+            absl::StatusCode::kResourceExhausted);
+  engine.RunAll();
+}
+
+// A request that needs every place is admitted though another tenant always has one that runs.
+TEST(FairShare, ARequestLargerThanItsShareIsNotOvertakenForEver) {
+  Clock::time_point now{std::chrono::hours(1)};
+  SteppedEngine engine(SmallOptions(), [&] { return now; });
+  std::vector<Submitted> small = {engine.Submit(Generate(Ids(5, 1), 40), kOther)};
+  engine.RunSteps(1);
+  const Submitted large = engine.Submit(Choices(Generate(Ids(5, 2), 5), 16), kAttacker);
+  int num_steps = 0;
+  for (; large.sink->At(0).tokens.empty() && num_steps < 2000; ++num_steps) {
+    now += std::chrono::milliseconds(20);
+    if (num_steps % 20 == 0) small.push_back(engine.Submit(Generate(Ids(5, 3), 40), kOther));
+    engine.RunSteps(1);
+  }
+  EXPECT_GE(num_steps, 500) << "overtaken for ten seconds";
+  EXPECT_LE(num_steps, 600) << "then it waits for the others that run, and for no other";
+  engine.RunAll();
+  for (const Submitted& submitted : small) EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
+}
+
+// Two tenants with more work than the engine can do get the same number of tokens.
+TEST(FairShare, TenantsGetEqualPartsOfTheSteps) {
+  EngineOptions options = SmallOptions();
+  options.max_num_batched_tokens = 64;
+  options.kv_cache_bytes = 256 * kPageBytes;
+  options.chunked_prefill_size = 4;
+  SteppedEngine engine(options);
+  std::vector<Submitted> many, few;
+  for (int i = 0; i < 12; ++i) {
+    many.push_back(engine.Submit(Generate(Ids(200, i), 50, uint64_t(i)), kAttacker));
+  }
+  for (int i = 0; i < 2; ++i) {
+    few.push_back(engine.Submit(Generate(Ids(200, 50 + i), 50, uint64_t(i)), kOther));
+  }
+  int num_many = 0, num_few = 0;  // prompt tokens
+  for (int i = 0; i < 25; ++i) {
+    engine.RunSteps(1);
+    num_many = num_few = 0;
+    engine.ForEachSequence([&](const SequenceGroup& group, const Sequence& sequence) {
+      (group.tenant == kOther ? num_few : num_many) += sequence.num_computed_tokens;
+    });
+    EXPECT_NEAR(num_few, num_many, 4) << "step " << i;
+  }
+  engine.RunAll();
+}
+
+}  // namespace
+}  // namespace lssar
