@@ -294,10 +294,9 @@ AssignFlag AssignOrigins(std::vector<std::string>* target) {
 std::vector<Flag> HttpFlags(ServerOptions& options) {
   return {
       {"http-cors-origins", "Security", "ORIGINS",
-       "Origins of web pages that may call the HTTP port (CORS), separated by commas, such as "
-       "https://chat.example.org, https://*.example.org, http://localhost:* or app://obsidian.md, "
-       "or "
-       "* for all; default none",
+       "Origins of web pages that may call the HTTP port (CORS), and that its own page may call to "
+       "show a second server; separated by commas, such as https://chat.example.org, "
+       "https://*.example.org, http://localhost:* or app://obsidian.md, or * for all; default none",
        AssignOrigins(&options.http_cors_origins)},
       {"web-page", "Security", "on|off", "The web page at / of the HTTP port; default on",
        AssignChoice({"on", "off"}, [&options](size_t i) { options.web_page = i == 0; })},

@@ -222,7 +222,7 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
        .page =
            [](const State& state, const HttpRequest& request) {
              return state.options.web_page
-                        ? WebPage(request.Path())
+                        ? WebPage(request.Path(), state.options.http_cors_origins)
                         : lssar::ErrorReply(404, "the web page is off (--web-page)");
            }},
   });

@@ -153,8 +153,9 @@ std::string ModelJson(const ServedModel& model, int64_t created) {
       ",\"num_hidden_layers\":", config.num_hidden_layers,
       ",\"num_attention_heads\":", config.num_attention_heads,
       ",\"max_position_embeddings\":", config.max_position_embeddings,
-      ",\"vocab_size\":", config.vocab_size,
-      ",\"has_chat_template\":", checkpoint.chat_template.has_value() ? "true" : "false",
+      ",\"vocab_size\":", config.vocab_size, ",\"num_parameters\":", checkpoint.num_parameters,
+      ",\"dtype\":\"", NameOf(checkpoint.dtype),
+      "\",\"has_chat_template\":", checkpoint.chat_template.has_value() ? "true" : "false",
       ",\"device\":", JsonString(backend == nullptr ? "" : backend->Name()), "}");
 }
 

@@ -1,9 +1,10 @@
 // The Attention view: maps of every layer and head, one of them large, and where a token looked.
 // Rows are fetched as they are looked at, so that a prompt of 16K tokens stays usable.
-import { getJson, post, streamEvents } from "./api.js";
+import { getJson, getSecond, post, streamEvents } from "./api.js";
 import { byId, digits, element, percent, svg, table } from "./dom.js";
-import { CLAMP, heatMap } from "./plot.js";
-import { TokenText, visible } from "./tokens.js";
+import { LargeMap } from "./map.js";
+import { CLAMP, drawMap } from "./plot.js";
+import { TokenText, tokenNames } from "./tokens.js";
 
 const OVERVIEW_ROWS = 64;        // rows and columns of a small map, at most
 const LARGE_ROWS = 256;          // of the large map
@@ -24,30 +25,14 @@ function spread(length, count) {
   return Array.from({ length: count }, (_, i) => Math.round((i + 1) * length / count) - 1);
 }
 
-async function capture(request, signal) {
+async function capture(request, signal, server) {
   const rows = [];
   let receipt = null;
-  for await (const event of streamEvents("v1/attention", { top_k: TOP_K, ...request }, signal)) {
+  for await (const event of streamEvents("v1/attention", { top_k: TOP_K, ...request }, signal, server)) {
     rows.push(...event.rows ?? []);
     receipt = event.receipt ?? receipt;
   }
   return { rows, receipt };
-}
-
-// Largest weight of each of `columns` ranges of keys.
-function bins(row, length, columns) {
-  const made = new Float32Array(columns);
-  row.keys.forEach((key, i) => {
-    const at = Math.floor(key * columns / length);
-    made[at] = Math.max(made[at], row.weights[i]);
-  });
-  return made;
-}
-
-function drawMap(canvas, rows, length, cells) {
-  const columns = Math.min(length, cells);
-  const drawn = rows.map((row) => bins(row, length, columns));
-  heatMap(canvas, rows.length, columns, (y, x) => (Math.floor(x * length / columns) > rows[y].row ? null : drawn[y][x]));
 }
 
 function describe(rows) {
@@ -64,12 +49,6 @@ const strongest = (row) => row.keys.map((key, i) => [key, row.weights[i]]).sort(
 function arc(path, key, weight) {
   return svg("path", { d: path, "stroke-opacity": Math.max(0.15, Math.min(1, weight / CLAMP)), "stroke-width": 1 + 4 * Math.min(weight, 1) },
     svg("title", {}, `${key}: ${digits(weight)}`));
-}
-
-function colourBar() {
-  const canvas = element("canvas", { class: "bar" });
-  heatMap(canvas, 1, 128, (_, x) => CLAMP * x / 127);
-  return element("figure", { class: "key" }, canvas, element("figcaption", {}, element("span", {}, "0"), element("span", {}, "weight"), element("span", {}, `≥ ${CLAMP}`)));
 }
 
 // The text's tokens with arcs over them, from the token that is looked at to its keys.
@@ -101,39 +80,40 @@ class ArcedText {
   }
 }
 
-// One attention function's maps. `override` is null for the checkpoint's own.
+// The maps of one checkpoint and attention function.
 class Panel {
-  // `panels`: all that are shown; a map that is chosen in one of them is chosen in all.
-  constructor(ids, pieces, override, onRow, panels, signal) {
-    Object.assign(this, { ids, pieces, override, panels, signal, length: ids.length });
+  // `source`: {model, override, server}; override is null for the checkpoint's own function, server
+  // null for this one. `panels`: all that are shown; a map that is chosen in one is chosen in all.
+  constructor(source, ids, pieces, onRow, panels, signal) {
+    Object.assign(this, { ...source, ids, pieces, panels, signal, length: ids.length });
+    this.names = tokenNames(pieces);
     this.buttons = [];       // of the small maps
     this.rows = new Map();   // every row that was fetched, by layer, head and position
     this.maps = element("div", { class: "maps", role: "group", "aria-label": "Maps of all layers and heads" });
-    this.large = element("canvas", { class: "large", role: "img" });
+    this.large = new LargeMap(onRow, () => this.#toJson());
     this.caption = element("p", { role: "status" });
+    this.heads = element("div", { class: "heads", role: "group", "aria-label": "All heads of the layer" });
     this.arcs = svg("svg", { class: "arcs", viewBox: "0 0 1000 140", preserveAspectRatio: "none", role: "img", "aria-label": "Arcs from the token to the keys it looked at" });
     this.rowTable = element("div", {});
     this.title = element("h2", { id: `function-${panels.length}` });
     this.node = element("section", { "aria-labelledby": this.title.id }, this.title, this.caption,
-      element("div", { class: "panel" }, this.maps, element("div", {}, this.large, colourBar())), this.arcs, this.rowTable);
-    this.large.addEventListener("pointermove", (event) => {
-      const at = Math.floor(event.offsetY / this.large.clientHeight * this.largeRows.length);
-      if (this.largeRows[at]) onRow(this.largeRows[at].row);
-    });
+      element("div", { class: "panel" }, this.maps, this.large.node), this.heads, this.arcs, this.rowTable);
   }
 
   async fetch(request) {
     const override = this.override ? { attention_override: this.override } : {};
-    const { rows, receipt } = await capture({ prompt: this.ids, ...request, ...override }, this.signal);
+    const { rows, receipt } = await capture({ prompt: this.ids, ...request, ...override }, this.signal, this.server);
+    this.receipt = receipt;
     // What the server says has answered.
-    this.title.textContent = `${receipt.attention}${this.override ? "" : " (the checkpoint's)"}`;
+    const where = this.server ? ` of ${this.model.id} at ${this.server.origin}` : this.override ? "" : " (the checkpoint's)";
+    this.title.textContent = receipt.attention + where;
     for (const row of rows) this.rows.set(`${row.layer} ${row.head} ${row.row}`, row);
     return rows;
   }
 
   // Draws the small maps from at most `wanted` rows each; returns how many there are.
   async load(wanted) {
-    const { num_hidden_layers: layers, num_attention_heads: heads } = model;
+    const { num_hidden_layers: layers, num_attention_heads: heads } = this.model;
     const affordable = Math.floor(MAX_OVERVIEW_KEYS / (layers * heads * this.length / 2));
     const positions = spread(this.length, Math.max(1, Math.min(wanted, affordable)));
     this.maps.style.gridTemplateColumns = `max-content repeat(${heads}, minmax(2.2rem, 5rem))`;
@@ -145,37 +125,69 @@ class Panel {
       await this.fetch({ layers: chosen, rows: positions });
       for (const one of chosen) this.#addMaps(one, heads, positions);
     }
-    await this.select(this.buttons[0], this.length <= CHEAP_TOKENS);
+    await this.select(this.find(layers - 1, 0), this.length <= CHEAP_TOKENS);
     return positions.length;
+  }
+
+  find(layer, head) {
+    return this.buttons.find((map) => map.layer === layer && map.head === head);
+  }
+
+  // A button that chooses `map` in all panels that have it.
+  #button(map) {
+    const canvas = element("canvas");
+    drawMap(canvas, map.rows, this.length, OVERVIEW_ROWS);
+    const choose = (panel) => {
+      const found = panel.find(map.layer, map.head);
+      if (found) panel.select(found).catch(showError);
+    };
+    return element("button", { type: "button", "aria-pressed": "false", "aria-label": map.label, title: map.label,
+      onclick: () => this.panels.forEach(choose) }, canvas);
   }
 
   #addMaps(layer, heads, positions) {
     this.maps.append(element("small", { class: "quiet" }, `layer ${layer}`));
     for (let head = 0; head < heads; ++head) {
       const rows = positions.map((at) => this.rows.get(`${layer} ${head} ${at}`));
-      const canvas = element("canvas");
-      drawMap(canvas, rows, this.length, OVERVIEW_ROWS);
-      const label = `Layer ${layer}, head ${head}: ${describe(rows)}`;
-      const map = { layer, head, label, rows };
-      const index = this.buttons.length;
-      map.button = element("button", { type: "button", "aria-pressed": "false", "aria-label": label, title: label,
-        onclick: () => this.panels.forEach((panel) => panel.buttons[index] && panel.select(panel.buttons[index]).catch(showError)) }, canvas);
+      const map = { layer, head, rows, label: `Layer ${layer}, head ${head}: ${describe(rows)}` };
+      map.button = this.#button(map);
       this.buttons.push(map);
       this.maps.append(map.button);
     }
   }
 
+  // All heads of a layer side by side.
+  #showHeads(layer) {
+    if (this.shownLayer === layer) return;
+    this.shownLayer = layer;
+    const maps = this.buttons.filter((map) => map.layer === layer);
+    this.heads.replaceChildren(...maps.map((map) => {
+      map.headButton = this.#button(map);
+      return element("div", {}, element("small", { class: "quiet" }, `layer ${layer}, head ${map.head}`), map.headButton);
+    }));
+  }
+
   #drawLarge(map, rows) {
-    this.largeRows = rows;
-    drawMap(this.large, rows, this.length, LARGE_ROWS);
-    this.large.setAttribute("aria-label", `Map of layer ${map.layer}, head ${map.head}: ${rows.length} rows of ${this.length}`);
+    const place = `layer ${map.layer}, head ${map.head}`;
+    this.large.draw({ title: `${this.model.id}, ${this.receipt.attention}: ${place}`, names: this.names,
+      file: `${this.model.id}-${this.receipt.attention}-${place}`.replace(/[^\w.=-]+/g, "_") }, rows);
+  }
+
+  // As `lssar attention --json` prints it: `lssar figure attention` draws it.
+  #toJson() {
+    const { receipt } = this;
+    return { model: this.model.id, checkpoint_hash: receipt.checkpoint_hash, num_prompt_tokens: this.length, attention: receipt.attention, receipt,
+      tokens: this.ids.map((token, i) => ({ id: token, piece: this.pieces[i] })), rows: this.map.largeRows ?? this.map.rows };
   }
 
   // Draws `map` large: from the rows of the small map at once, then from more, for which the server
   // reads the text again.
   async select(map, fine = true) {
     this.map = map;
-    for (const one of this.buttons) one.button.setAttribute("aria-pressed", String(one === map));
+    this.#showHeads(map.layer);
+    for (const one of this.buttons) {
+      for (const button of [one.button, one.headButton]) button?.setAttribute("aria-pressed", String(one === map));
+    }
     this.caption.textContent = `${map.label}.`;
     this.#drawLarge(map, map.largeRows ?? map.rows);
     if (this.position !== undefined) this.look(this.position).catch(showError);
@@ -200,7 +212,7 @@ class Panel {
     }));
     this.rowTable.replaceChildren(
       element("p", {}, `Token ${position} looks at ${row.num_nonzero} of ${position + 1} keys; effective keys ${digits(Math.exp(row.entropy))}.`),
-      table(["key", "token", "weight"], strongest(row).slice(0, 8).map(([at, weight]) => [at, visible(this.pieces[at]), digits(weight)])));
+      table(["key", "token", "weight"], strongest(row).slice(0, 8).map(([at, weight]) => [at, this.names[at], digits(weight)])));
     return row;
   }
 }
@@ -238,6 +250,23 @@ function follower(panels, text) {
   };
 }
 
+// What is shown: the checkpoint, its weights with another function, the second server.
+function sources() {
+  const compared = comparedFunction(), second = getSecond();
+  return [{ model, override: null, server: null },
+    ...(compared ? [{ model, override: compared, server: null }] : []),
+    ...(second ? [{ model: second.model, override: null, server: second }] : [])];
+}
+
+// Errors  the second server splits the text into other tokens: rows and keys are not the same then
+async function checkSameTokens(prompt, ids, signal) {
+  const second = getSecond();
+  if (!second) return;
+  const { tokens } = await post("tokenize", { prompt }, signal, second);
+  const same = tokens.length === ids.length && tokens.every((id, i) => id === ids[i]);
+  if (!same) throw new Error(`${second.origin} has another tokenizer: ${tokens.length} tokens there, ${ids.length} here. Maps of different tokens cannot be compared.`);
+}
+
 async function see(wantedRows) {
   const prompt = byId("attention-text").value;
   const status = byId("attention-status");
@@ -256,8 +285,8 @@ async function see(wantedRows) {
     const panels = [];
     const lookAt = follower(panels, () => text);
     const text = new ArcedText(pieces, lookAt);
-    const compared = comparedFunction();
-    for (const override of compared ? [null, compared] : [null]) panels.push(new Panel(ids, pieces, override, lookAt, panels, signal));
+    await checkSameTokens(prompt, ids, signal);
+    for (const source of sources()) panels.push(new Panel(source, ids, pieces, lookAt, panels, signal));
     byId("attention-result").replaceChildren(
       element("p", { class: "quiet" }, text.first > 0 ? `The last ${MAX_TOKENS_SHOWN} of ${ids.length} tokens. ` : "",
         "Point at a token, or at a row of the large map, to see where it looked."),

@@ -1,6 +1,7 @@
 // The page: views as tabs, the banner of errors, the API key.
-import { getJson, getKey, getText, onFailure, setKey } from "./api.js";
+import { getJson, getKey, getSecond, onFailure, setKey, setSecond } from "./api.js";
 import { byId, element } from "./dom.js";
+import { about } from "./about.js";
 import * as attention from "./attention.js";
 import * as score from "./score.js";
 import * as serving from "./serving.js";
@@ -73,6 +74,39 @@ function askForKey() {
   byId("key-dialog").showModal();
 }
 
+function showModels(model) {
+  const second = getSecond();
+  byId("model-name").textContent = second ? `${model.id} beside ${second.model.id}` : model.id;
+  byId("about").replaceChildren(about(model), ...(second ? [element("br"), `At ${second.origin}: `, about(second.model)] : []));
+}
+
+function setUpSecondServer(model) {
+  const dialog = byId("second-dialog"), error = byId("second-error");
+  byId("second-button").disabled = false;
+  byId("second-button").addEventListener("click", () => {
+    error.textContent = "";
+    dialog.showModal();
+  });
+  byId("second-remove").addEventListener("click", () => {
+    setSecond(null);
+    showModels(model);
+    dialog.close();
+  });
+  byId("second-form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const server = { origin: new URL(byId("second-address").value).origin, key: byId("second-key").value.trim() };
+    try {
+      [server.model] = (await getJson("v1/models", { server })).data;
+    } catch (failure) {
+      error.textContent = failure.message;
+      return;
+    }
+    setSecond(server);
+    showModels(model);
+    dialog.close();
+  });
+}
+
 async function load() {
   let model;
   try {
@@ -81,7 +115,8 @@ async function load() {
     return; // the banner says why; it comes back here when the reason is gone
   }
   showBanner();
-  byId("model-name").textContent = model.id;
+  showModels(model);
+  setUpSecondServer(model);
   document.title = `${model.id} - lssar`;
   const open = (name, view) => (text) => { show(name); view.openText(text); };
   await write.start(model, { score: open("score", score), attention: open("attention", attention) });

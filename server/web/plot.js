@@ -39,6 +39,23 @@ export function lineChart({ points, band = [], raw = [], label, height = 160, ze
   return made;
 }
 
+// Largest weight of each of `columns` ranges of keys.
+function bins(row, length, columns) {
+  const made = new Float32Array(columns);
+  row.keys.forEach((key, i) => {
+    const at = Math.floor(key * columns / length);
+    made[at] = Math.max(made[at], row.weights[i]);
+  });
+  return made;
+}
+
+// Rows of a text of `length` tokens, in at most `cells` columns; keys after a row's own stay empty.
+export function drawMap(canvas, rows, length, cells) {
+  const columns = Math.min(length, cells);
+  const drawn = rows.map((row) => bins(row, length, columns));
+  heatMap(canvas, rows.length, columns, (y, x) => (Math.floor(x * length / columns) > rows[y].row ? null : drawn[y][x]));
+}
+
 // Colours from a plain page to the accent, as the paper's Fig. A1: weights are clamped to [0, 0.5].
 export const CLAMP = 0.5;
 const RAMP = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]]; // viridis

@@ -1,5 +1,5 @@
 // The Score view: a text's loss by position, or continuations of a context.
-import { post } from "./api.js";
+import { getSecond, post } from "./api.js";
 import { byId, digits, element, percent, table } from "./dom.js";
 import { lineChart } from "./plot.js";
 import { TokenText, legend, tokensOf } from "./tokens.js";
@@ -36,7 +36,7 @@ function showText(score, trainedLength) {
   tokens.slice(0, MAX_COLOURED).forEach((token, i) => view.add({ ...token, note: `position ${i}` }));
   const more = tokens.length > MAX_COLOURED ? [element("p", { class: "quiet" }, `The first ${MAX_COLOURED} of ${tokens.length} tokens.`)] : [];
   return [
-    element("p", { id: "score-summary" }, `${tokens.length} tokens, ${digits(mean(losses))} nats a token, ` +
+    element("p", { class: "summary" }, `${tokens.length} tokens, ${digits(mean(losses))} nats a token, ` +
       `${digits(-score.logprob * NATS_TO_BITS / score.num_bytes)} bits a byte, perplexity ${digits(Math.exp(mean(losses)))}.`),
     element("figure", {},
       element("figcaption", {}, `Loss (nats) by position: mean with its 95% interval${trainedLength ? `; trained on ${trainedLength} tokens` : ""}`),
@@ -60,6 +60,22 @@ function showContinuations(continuations, texts) {
     element("h2", {}, "Tokens"), element("div", { class: "legend" }, ...legend()), ...views];
 }
 
+// Mean of b - a with its 95% interval, over tokens: the spread of the text's difficulty cancels.
+function difference([a, b], servers) {
+  const [first, other] = [a, b].map((score) => tokensOf(score.logprobs));
+  if (first.length !== other.length || first.some(({ text }, i) => text !== other[i].text)) return "The two checkpoints have different tokens: their losses a token cannot be compared.";
+  const [[, middle, low, high]] = binned(first.map(({ logprob }, i) => logprob - other[i].logprob), 1);
+  return `Difference of the losses, ${servers[1].model.id} less ${servers[0].model.id}: ${digits(middle)} nats a token, 95% interval ${digits(low)} to ${digits(high)} (paired by token).`;
+}
+
+// A column for each server.
+function columns(scores, servers, show) {
+  const shown = scores.map(show);
+  if (scores.length === 1) return shown[0];
+  return [element("div", { class: "split" }, ...shown.map((nodes, i) => element("section", { "aria-label": servers[i].name },
+    element("h2", {}, servers[i].name), ...nodes)))];
+}
+
 async function score(model) {
   const isText = byId("score-form").elements.what.value === "text";
   const status = byId("score-status");
@@ -73,10 +89,17 @@ async function score(model) {
   status.textContent = "Scoring…";
   const started = performance.now();
   try {
-    const reply = await post("v1/score", { items: [item], logprobs: ALTERNATIVES });
-    status.textContent = `${reply.usage.total_tokens} tokens in ${digits((performance.now() - started) / 1000)} s`;
-    const scores = reply.data[0].continuations;
-    byId("score-result").replaceChildren(...(isText ? showText(scores[0], model.max_position_embeddings) : showContinuations(scores, continuations)));
+    const second = getSecond();
+    const servers = [{ model, name: model.id, server: null }];
+    if (second) servers.push({ model: second.model, name: `${second.model.id} at ${second.origin}`, server: second });
+    const replies = await Promise.all(servers.map(({ server }) =>
+      post("v1/score", { items: [item], logprobs: ALTERNATIVES }, undefined, server)));
+    status.textContent = `${replies[0].usage.total_tokens} tokens in ${digits((performance.now() - started) / 1000)} s`;
+    const scores = replies.map((reply) => reply.data[0].continuations);
+    const shown = columns(scores, servers, (one, i) =>
+      (isText ? showText(one[0], servers[i].model.max_position_embeddings) : showContinuations(one, continuations)));
+    if (isText && second) shown.unshift(element("p", { id: "score-difference" }, difference(scores.map(([text]) => text), servers)));
+    byId("score-result").replaceChildren(...shown);
   } catch (error) {
     status.textContent = error.message;
   } finally {

@@ -1,4 +1,5 @@
 // The Serving view: the server's metrics as small charts, read every second while the view is open.
+import { attentionName } from "./about.js";
 import { getText } from "./api.js";
 import { byId, digits, element, percent, table } from "./dom.js";
 import { lineChart } from "./plot.js";
@@ -86,9 +87,8 @@ async function sample() {
 }
 
 export function start(model) {
-  const attention = model.attention.kind + (model.attention.p === null ? "" : `, p = ${model.attention.p}`);
   byId("serving-model").replaceChildren(table(["model", "checkpoint", "attention", "layers x heads", "trained length", "context", "device"],
-    [[model.id, model.checkpoint_hash, attention, `${model.num_hidden_layers} x ${model.num_attention_heads}`,
+    [[model.id, model.checkpoint_hash, attentionName(model.attention), `${model.num_hidden_layers} x ${model.num_attention_heads}`,
       model.max_position_embeddings, model.max_model_len, model.device]]));
   draw();
 }

@@ -16,12 +16,72 @@ export function legend() {
     ...names.map((name, i) => element("span", { class: `p${i}` }, name))];
 }
 
-// Shows white space that would be invisible in a list.
-export const visible = (text) => text.replaceAll("\n", "↵").replaceAll(" ", "␣");
+// The bytes of a token that is not whole UTF-8 ("bytes:\xc3\xb1" in replies), or null.
+const bytesOf = (text) => (/^bytes:(\\x[0-9a-f]{2})+$/.test(text) ? text.match(/[0-9a-f]{2}/g).map((hex) => parseInt(hex, 16)) : null);
+
+// A token by itself: shows white space that would be invisible in a list, and bytes as ‹C3›.
+export function visible(text) {
+  const bytes = bytesOf(text);
+  if (bytes) return `‹${bytes.map((byte) => byte.toString(16).toUpperCase().padStart(2, "0")).join(" ")}›`;
+  return text.replaceAll("\n", "↵").replaceAll(" ", "␣");
+}
+
+// A text of tokens some of which hold parts of characters. A character stands in the token with its
+// first byte; tokens with only later bytes show nothing. What never becomes a character is \ufffd.
+export class Characters {
+  shown = [];      // by token
+  #texts = [];
+  #parts = [];     // by token: the characters that it shares with other tokens
+  #open = [];      // bytes of a character that is not complete
+  #missing = 0;    // bytes of it to come
+  #began = 0;      // the token with its first byte
+
+  // Adds a token; returns the token from which on `shown` has changed.
+  add(text) {
+    const at = this.shown.length;
+    const changed = this.#missing ? this.#began : at;
+    this.#texts.push(text);
+    this.#parts.push("");
+    this.shown.push("");
+    const bytes = bytesOf(text);
+    if (!bytes) {
+      this.#missing = 0;
+      this.shown[at] = text;
+    }
+    for (const byte of bytes ?? []) this.#addByte(byte, at);
+    return changed;
+  }
+
+  #addByte(byte, at) {
+    if (this.#missing && (byte & 0xc0) === 0x80) {
+      this.#open.push(byte);
+      if (--this.#missing) return;
+      const character = new TextDecoder().decode(new Uint8Array(this.#open));
+      this.shown[this.#began] = this.shown[this.#began].slice(0, -1) + character;
+      for (let i = this.#began; i <= at; ++i) this.#parts[i] += character;
+      return;
+    }
+    this.#open = [byte];
+    this.#began = at;
+    this.#missing = byte >= 0xf0 ? 3 : byte >= 0xe0 ? 2 : byte >= 0xc0 ? 1 : 0;
+    this.shown[at] += byte < 0x80 ? String.fromCharCode(byte) : "\ufffd"; // until it is complete
+  }
+
+  // A token's name in a list: "␣cat"; "ñ‹B1›" for a part of ñ.
+  name(index) {
+    return this.#parts[index] + visible(this.#texts[index]);
+  }
+}
+
+export function tokenNames(texts) {
+  const characters = new Characters();
+  for (const text of texts) characters.add(text);
+  return texts.map((_, i) => characters.name(i));
+}
 
 // {text, logprob, top: [{text, logprob}]} -> the rows of the card.
-function cardContent(token) {
-  const lines = [element("b", {}, visible(token.text))];
+function cardContent(token, name) {
+  const lines = [element("b", {}, name)];
   if (token.logprob !== null && token.logprob !== undefined) {
     lines.push(` ${percent(Math.exp(token.logprob))}, log-probability ${digits(token.logprob)}`);
   }
@@ -40,6 +100,7 @@ export class TokenText {
     this.node = element("div", { class: "text", role: "group", tabindex: "0", "aria-label": label });
     this.tokens = [];
     this.spans = [];
+    this.characters = new Characters();
     this.current = -1;
     this.onPoint = onPoint;
     this.node.addEventListener("pointerover", (event) => this.#point(this.spans.indexOf(event.target)));
@@ -49,14 +110,21 @@ export class TokenText {
   }
 
   add(token) {
-    const shown = token.text === "" ? "·" : token.text;
-    const span = element("span", { class: "token" }, shown);
+    const span = element("span", { class: "token" });
     if (token.logprob !== null && token.logprob !== undefined) span.classList.add(`p${level(token.logprob)}`);
     if (token.isPrompt) span.classList.add("prompt");
-    if (shown.startsWith("\n")) span.classList.add("line");
     this.tokens.push(token);
     this.spans.push(span);
+    for (let i = this.characters.add(token.text); i < this.spans.length; ++i) this.#show(i);
     this.node.append(span);
+  }
+
+  #show(index) {
+    const span = this.spans[index];
+    const shown = this.tokens[index].text === "" ? "·" : this.characters.shown[index];
+    span.textContent = shown;
+    span.classList.toggle("line", shown.startsWith("\n"));
+    span.classList.toggle("part", shown === ""); // its character stands in an earlier token
   }
 
   addPlain(text) {
@@ -83,7 +151,7 @@ export class TokenText {
     this.onPoint?.(span ? index : null);
     if (!span) return;
     span.classList.add("current");
-    card.replaceChildren(...cardContent(this.tokens[index]));
+    card.replaceChildren(...cardContent(this.tokens[index], this.characters.name(index)));
     const box = span.getBoundingClientRect();
     const left = Math.min(box.left, document.documentElement.clientWidth - card.offsetWidth - 8);
     card.style.left = `${Math.max(left, 4) + window.scrollX}px`;

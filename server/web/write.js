@@ -1,5 +1,5 @@
 // The Write view: a prompt or a chat, streamed, with the probability of every token.
-import { getJson, streamEvents } from "./api.js";
+import { getJson, getSecond, streamEvents } from "./api.js";
 import { byId, digits, element } from "./dom.js";
 import { TokenText, legend, tokensOf } from "./tokens.js";
 
@@ -62,11 +62,11 @@ function samplingFields() {
 
 // A choice's panel. Tokens arrive before or after their text: text without tokens is shown plain.
 class Choice {
-  constructor(index, count, prompt) {
+  constructor(name, prompt) {
     this.text = "";
-    this.view = new TokenText({ label: `Text of choice ${index + 1}` });
+    this.view = new TokenText({ label: name ? `Text of ${name}` : "Text" });
     if (prompt) this.view.addPlain(prompt);
-    this.title = element("h3", {}, count > 1 ? `Choice ${index + 1}` : "");
+    this.title = element("h3", {}, name);
     this.node = element("div", { class: "choice" }, this.title, this.view.node);
   }
   add(text, logprobs) {
@@ -79,13 +79,16 @@ class Choice {
   }
 }
 
-async function run(body, chat, signal) {
-  const choices = Array.from({ length: body.n ?? 1 }, (_, i) => new Choice(i, body.n ?? 1, chat ? "" : body.prompt));
-  byId("choices").replaceChildren(...choices.map((choice) => choice.node));
+// Streams the choices of one server into `box`; returns them, and a line on tokens and times.
+async function run(body, { chat, box, signal, server = null, name = "" }) {
+  const count = body.n ?? 1;
+  const choices = Array.from({ length: count }, (_, i) => new Choice(
+    [name, count > 1 ? `choice ${i + 1}` : ""].filter(Boolean).join(", "), chat ? "" : body.prompt));
+  box.append(...choices.map((choice) => choice.node));
   const started = performance.now();
   let firstAt = null, usage = null;
   const path = chat ? "v1/chat/completions" : "v1/completions";
-  for await (const event of streamEvents(path, body, signal)) {
+  for await (const event of streamEvents(path, body, signal, server)) {
     usage = event.usage ?? usage;
     for (const part of event.choices) {
       const choice = choices[part.index];
@@ -93,24 +96,82 @@ async function run(body, chat, signal) {
       choice.add(chat ? part.delta.content ?? "" : part.text, part.logprobs);
       if (part.finish_reason) choice.finish(part.finish_reason, part.stop_reason);
     }
+    if (chat) followAnswer();
   }
   const seconds = (performance.now() - (firstAt ?? started)) / 1000;
+  let summary = "";
   if (usage) {
     const rate = usage.completion_tokens > 1 ? `, ${digits((usage.completion_tokens - 1) / seconds)} tokens/s` : "";
-    byId("write-status").textContent = `${usage.prompt_tokens} + ${usage.completion_tokens} tokens, first after ` +
+    summary = `${usage.prompt_tokens} + ${usage.completion_tokens} tokens, first after ` +
       `${digits(firstAt - started)} ms${rate}, ${usage.prompt_tokens_details.cached_tokens} from the cache, seed ${body.seed}`;
   }
-  return choices;
+  return { choices, summary };
 }
 
-function showHistory() {
-  const log = byId("chat-history");
-  log.hidden = !isChat();
+// Keeps the end of the conversation in view: once a frame, as tokens arrive faster than frames.
+let follows = false;
+function followAnswer() {
+  if (follows) return;
+  follows = true;
+  requestAnimationFrame(() => {
+    follows = false;
+    byId("chat-history").scrollTo(0, Number.MAX_SAFE_INTEGER);
+  });
+}
+
+function showMode() {
+  byId("prompt-label").textContent = isChat() ? "Message" : "Prompt";
+  byId("chat-history").hidden = !isChat();
   byId("clear-chat").hidden = !isChat() || !history.length;
-  log.replaceChildren(...history.map(({ role, content }) => element("p", {}, element("b", {}, role), content)));
+  byId("choices").hidden = isChat();
 }
 
-async function generate(seed) {
+function clearChat() {
+  history = [];
+  byId("chat-history").replaceChildren();
+  showMode();
+}
+
+// The conversation stands above the box: the message, then the answer as it is written.
+async function answer(body) {
+  const asked = body.messages.at(-1);
+  const box = element("div", { class: "choices" });
+  const turn = [element("p", {}, element("b", {}, "user"), asked.content), element("div", { class: "answer" }, element("b", {}, "assistant"), box)];
+  byId("chat-history").append(...turn);
+  byId("prompt").value = "";
+  try {
+    const { choices, summary } = await run(body, { chat: true, box, signal: running.signal });
+    history = [...body.messages, { role: "assistant", content: choices[0].text }];
+    written = choices[0].text;
+    byId("write-status").textContent = summary;
+  } catch (error) {
+    // What was written before it was stopped is the answer.
+    const content = box.querySelector(".text")?.textContent ?? "";
+    if (content) {
+      history = [...body.messages, { role: "assistant", content }];
+    } else {
+      for (const node of turn) node.remove();
+      byId("prompt").value = asked.content;
+    }
+    throw error;
+  } finally {
+    showMode();
+  }
+}
+
+// Continues a prompt, with a second server side by side.
+async function complete(body, model) {
+  const box = byId("choices"), second = getSecond(), { signal } = running;
+  box.replaceChildren();
+  const runs = [run(body, { box, signal, name: second ? model.id : "" })];
+  if (second) runs.push(run(body, { box, signal, name: `${second.model.id} at ${second.origin}`, server: second }));
+  const done = await Promise.allSettled(runs);
+  for (const { reason } of done) if (reason) throw reason;
+  written = body.prompt + done[0].value.choices[0].text;
+  byId("write-status").textContent = done.map(({ value }) => value.summary).join("; beside it ");
+}
+
+async function generate(seed, model) {
   const chat = isChat();
   const prompt = byId("prompt").value;
   const body = { ...samplingFields(), seed, stream_options: { include_usage: true } };
@@ -124,13 +185,7 @@ async function generate(seed) {
   byId("write-status").textContent = "";
   byId("write-links").hidden = true;
   try {
-    const choices = await run(body, chat, running.signal);
-    written = chat ? choices[0].text : prompt + choices[0].text;
-    if (chat) {
-      history = [...body.messages, { role: "assistant", content: choices[0].text }];
-      byId("prompt").value = "";
-      showHistory();
-    }
+    await (chat ? answer(body) : complete(body, model));
     byId("again").dataset.seed = chat ? "" : seed;
     byId("write-links").hidden = written === "";
   } catch (error) {
@@ -145,6 +200,7 @@ async function generate(seed) {
 function setBusy(busy) {
   byId("generate").disabled = busy;
   byId("stop").disabled = !busy;
+  byId("clear-chat").disabled = busy;
   byId("again").disabled = busy || !byId("again").dataset.seed;
 }
 
@@ -157,19 +213,16 @@ export async function start(model, views) {
   byId("write-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const seed = byId("field-seed").value;
-    if (!running) generate(seed === "" ? randomSeed() : Number(seed));
+    if (!running) generate(seed === "" ? randomSeed() : Number(seed), model);
   });
   byId("prompt").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("write-form").requestSubmit();
   });
   byId("stop").addEventListener("click", () => running?.abort());
-  byId("again").addEventListener("click", () => generate(Number(byId("again").dataset.seed)));
-  byId("clear-chat").addEventListener("click", () => { history = []; showHistory(); });
+  byId("again").addEventListener("click", () => generate(Number(byId("again").dataset.seed), model));
+  byId("clear-chat").addEventListener("click", clearChat);
   for (const radio of byId("write-form").elements.mode) {
-    radio.addEventListener("change", () => {
-      byId("prompt-label").textContent = isChat() ? "Message" : "Prompt";
-      showHistory();
-    });
+    radio.addEventListener("change", showMode);
   }
   byId("to-score").addEventListener("click", () => openText.score(written));
   byId("to-attention").addEventListener("click", () => openText.attention(written));

@@ -72,6 +72,9 @@ class CorsTest(unittest.TestCase):
             self.assertEqual(reply.headers.get("Access-Control-Allow-Origin"),
                              origin if allowed else None)
             self.assertEqual(reply.headers["Vary"], "Origin")
+        # The page of this server may call them too.
+        policy = server.request("GET", "/").headers["Content-Security-Policy"]
+        self.assertIn("; connect-src 'self' https://a.example http://localhost:3000; ", policy)
         preflight = server.request("OPTIONS", "/v1/completions", headers={
             "Origin": "https://a.example", "Access-Control-Request-Method": "POST",
             "Access-Control-Request-Headers": "authorization, content-type"})

@@ -278,6 +278,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--drain-timeout", "2h"}, {"--drain-timeout", "[0, 1h]"}},
         BadLine{{"--model", "D", "--drain-timeout", "nan"}, {"--drain-timeout", "[0, 1h]"}},
         BadLine{{"--model", "D", "--drain-timeout", "soon"}, {"\"soon\""}},
+        // The page's policy lists the origins.
+        BadLine{{"--model", "D", "--http-cors-origins", "https://a.example; script-src *"},
+                {"--http-cors-origins", "it must be * or origins"}},
+        BadLine{{"--model", "D", "--http-cors-origins", "http://a.example;x"},
+                {"--http-cors-origins", "it must be * or origins"}},
         BadLine{{"--model", "D", "--log-level", "loud"}, {"one of info, warning"}},
         BadLine{{"--model", "D", "--stream-buffer", "1K"},
                 {"--stream-buffer", "[4096, 1073741824]"}},

@@ -1,19 +1,22 @@
 """The web page in headless Chromium: type, stream, stop, hover, draw, and every error state.
 
 Run by ctest from the repository's root with LSSAR_SERVER and LSSAR_SCREENSHOTS set. Needs Debian's
-chromium, chromium-driver and python3-selenium.
+chromium, chromium-driver, python3-matplotlib and python3-selenium.
 """
 
+import json
 import math
 import os
 import pathlib
 import re
 import signal
+import statistics
 import tempfile
 import time
 import unittest
 from typing import Any, Callable
 
+import matplotlib.image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -24,6 +27,8 @@ from http_fixture import Server
 SCREENSHOTS = pathlib.Path(os.environ["LSSAR_SCREENSHOTS"])
 WAIT_S = 60
 LAYERS, HEADS = 6, 4  # of the shipped model
+LSSAR, SOFTMAX = "models/zoo/twins/lssar", "models/zoo/twins/softmax"
+NON_ASCII = "Mañana, 日本 und 🦙!"  # most of its characters are several tokens
 
 server: Server
 browser: webdriver.Chrome
@@ -107,6 +112,24 @@ class Page(unittest.TestCase):
 
     def screenshot(self, name: str) -> None:
         browser.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
+
+    def shown(self, selector: str) -> str:
+        """The text of a node as it is, also where it is not in view."""
+        return self.run_script(
+            "return document.querySelector(arguments[0]).textContent", selector
+        )
+
+    def download(self, selector: str) -> pathlib.Path:
+        """Clicks a button that makes a file; the file."""
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        browser.execute_cdp_cmd(
+            "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)}
+        )
+        browser.find_element(By.CSS_SELECTOR, selector).click()
+        done = re.compile(r"\.(png|json)$")
+        self.until(lambda: any(done.search(file.name) for file in folder.iterdir()))
+        [file] = folder.iterdir()
+        return file
 
     def console_errors(self, allowed: str = "$^") -> list[str]:
         return [
@@ -210,8 +233,50 @@ class WriteTest(Page):
         self.generate("And you?", max_tokens=8, seed=3)
         roles = [node.text for node in self.all("#chat-history b")]
         self.assertEqual(roles, ["user", "assistant"] * 2)
+        # The last answer stands next to the box, with its probabilities, and nowhere else.
+        answers = self.all("#chat-history .answer")
+        self.assertEqual(len(answers[1].find_elements(By.CSS_SELECTOR, ".token[class*=p]")), 8)
+        bottom = answers[1].rect["y"] + answers[1].rect["height"]
+        self.assertLess(self.find("prompt").rect["y"] - bottom, 60)
+        self.assertFalse(self.find("choices").is_displayed())
+        self.screenshot("chat")
+        # The server is sent what the page shows.
+        messages = []
+        for said, node in zip(("Hello", "And you?"), answers):
+            messages.append({"role": "user", "content": said})
+            answer = server.post("/v1/chat/completions", {
+                "messages": messages, "max_tokens": 8, "seed": 3, "temperature": 0.8})
+            messages.append(answer["choices"][0]["message"])
+            text = node.find_element(By.CSS_SELECTOR, ".text").get_attribute("textContent")
+            self.assertEqual(text.removesuffix("<|user|>"), messages[-1]["content"])
         self.find("clear-chat").click()
-        self.assertEqual(self.all("#chat-history p"), [])
+        self.assertEqual(self.all("#chat-history *"), [])
+
+    def test_a_stopped_answer_stays_in_the_conversation(self) -> None:
+        self.open()
+        self.choose("mode", "chat")
+        self.set("prompt", "Hello")
+        self.set("field-max_tokens", 8000)
+        self.set("field-min_tokens", 8000)
+        self.find("generate").click()
+        self.until(lambda: len(self.all("#chat-history .token")) > 5)
+        self.find("stop").click()
+        self.until(lambda: self.text("write-status") == "Stopped.")
+        self.assertEqual(len(self.all("#chat-history .answer")), 1)
+        # Nothing was written: the message is in the box again.
+        self.run_script("window.fetch = () => Promise.resolve("
+                        "Response.json({ error: { message: 'no' } }, { status: 400 }))")
+        self.assertEqual(self.generate("Again"), "no")
+        self.assertEqual(self.find("prompt").get_attribute("value"), "Again")
+        self.assertEqual(len(self.all("#chat-history .answer")), 1)
+
+    def test_says_what_the_model_is(self) -> None:
+        self.open()
+        self.assertEqual(
+            self.text("about"),
+            "lssar-6m is a language model of 5.8 million parameters: 6 layers of 4 heads with "
+            "LSSAR (p = 15) attention, trained on texts of 1,024 tokens, served up to 16,384 "
+            "(fp16 on cpu). It continues texts and, by its chat template, answers messages.")
 
     def test_text_is_never_html(self) -> None:
         self.open()
@@ -270,11 +335,72 @@ class ScoreTest(Page):
         self.assertIn(
             f"{answer['num_tokens']} tokens, "
             f"{-answer['logprob'] / answer['num_tokens']:.4g} nats a token",
-            self.text("score-summary"),
+            self.shown("#score-result .summary"),
         )
         self.assertEqual(len(self.all("#score-result .token")), answer["num_tokens"])
         self.screenshot("score_text")
         self.assertEqual(self.console_errors(), [])
+
+
+class TokensTest(Page):
+    """Characters that are several tokens."""
+
+    def test_parts_of_characters_are_joined(self) -> None:
+        self.open(view="score")
+        self.set("score-text", NON_ASCII)
+        self.find("score").click()
+        self.until(lambda: self.all("#score-result .token"))
+        [item] = server.post("/v1/score", {"items": [{"continuations": [NON_ASCII]}],
+                                           "logprobs": 0})["data"]
+        pieces = [each["token"] for each in item["continuations"][0]["logprobs"]["content"]]
+        self.assertTrue(any(piece.startswith("bytes:") for piece in pieces))
+        self.assertEqual(len(self.all("#score-result .token")), len(pieces))
+        self.assertEqual(self.shown("#score-result .text").lstrip(), NON_ASCII)
+        at = next(i for i, piece in enumerate(pieces) if piece == "bytes:\\xb1")
+        part = self.all("#score-result .token")[at]
+        self.assertGreater(part.rect["width"], 2)  # it can be pointed at
+        webdriver.ActionChains(browser).move_to_element(part).perform()
+        self.until(lambda: self.find("card").is_displayed())
+        self.assertTrue(self.text("card").startswith("ñ‹B1›"), self.text("card"))
+        self.screenshot("parts_of_characters")
+
+    def test_every_way_that_bytes_are_cut(self) -> None:
+        self.open()
+        for pieces, shown, names in (
+            (["ma", r"bytes:\xc3", r"bytes:\xb1", "a"], ["ma", "ñ", "", "a"],
+             ["ma", "ñ‹C3›", "ñ‹B1›", "a"]),
+            ([r"bytes:\xc3", r"bytes:\xb1\x61"], ["ñ", "a"], ["ñ‹C3›", "ñ‹B1 61›"]),
+            ([r"bytes:\x61\xf0\x9f", r"bytes:\xa6", r"bytes:\x99\x62"], ["a🦙", "", "b"],
+             ["🦙‹61 F0 9F›", "🦙‹A6›", "🦙‹99 62›"]),
+            ([r"bytes:\xe6\x97", r"bytes:\xa5\xe6", r"bytes:\x9c\xac"], ["日", "本", ""],
+             ["日‹E6 97›", "日本‹A5 E6›", "本‹9C AC›"]),
+            # No characters at all.
+            ([r"bytes:\xc3", "a"], ["\ufffd", "a"], ["‹C3›", "a"]),
+            ([r"bytes:\xb1", r"bytes:\xc3"], ["\ufffd", "\ufffd"], ["‹B1›", "‹C3›"]),
+            ([r"bytes:\xe6\x97", r"bytes:\xc3\xb1"], ["\ufffd", "ñ"], ["‹E6 97›", "ñ‹C3 B1›"]),
+            # A text that only looks like one.
+            (["bytes:", r"bytes:\xzz", " a\n"], ["bytes:", r"bytes:\xzz", " a\n"],
+             ["bytes:", r"bytes:\xzz", "␣a↵"]),
+        ):
+            got = browser.execute_async_script(
+                """
+                const [pieces, done] = arguments;
+                import("./web/tokens.js").then(({ Characters, tokenNames }) => {
+                  const characters = new Characters();
+                  for (const piece of pieces) characters.add(piece);
+                  done([characters.shown, tokenNames(pieces)]);
+                });""", pieces)
+            self.assertEqual(got, [shown, names], pieces)
+
+    def test_maps_have_whole_characters(self) -> None:
+        self.open(view="attention")
+        self.set("attention-text", NON_ASCII)
+        self.find("see").click()
+        self.until(lambda: " tokens in " in self.text("attention-status"))
+        self.assertEqual(self.shown(".arced .text").removeprefix("</s>").lstrip(), NON_ASCII)
+        names = [node.text for node in self.all(".axes text.key")]
+        self.assertIn("ñ‹C3›", names)
+        self.assertFalse([name for name in names if "bytes:" in name])
 
 
 class AttentionTest(Page):
@@ -289,6 +415,9 @@ class AttentionTest(Page):
         self.see("The cat sat on the mat. The cat sat on the mat.")
         maps = self.all(".maps button")
         self.assertEqual(len(maps), LAYERS * HEADS)
+        # It opens at the last layer.
+        self.assertEqual([i for i, each in enumerate(maps)
+                          if each.get_attribute("aria-pressed") == "true"], [(LAYERS - 1) * HEADS])
         maps[2 * HEADS + 1].click()
         self.until(lambda: maps[2 * HEADS + 1].get_attribute("aria-pressed") == "true")
         self.assertIn("Layer 2, head 1", maps[2 * HEADS + 1].get_attribute("aria-label"))
@@ -324,6 +453,66 @@ class AttentionTest(Page):
         self.assertFalse(
             self.find("compare").is_displayed()
         )  # this server allows no other function
+
+    def test_the_large_map_is_a_figure(self) -> None:
+        text = "The cat sat on the mat."
+        self.open(view="attention")
+        self.see(text)
+        pieces = server.post("/tokenize", {"prompt": text, "return_token_strs": True})
+        names = [piece.replace(" ", "␣") for piece in pieces["token_strs"]]
+        self.assertEqual(self.shown(".axes .title"), "lssar-6m, lssar p=15: layer 5, head 0")
+        for axis in ("line", "key"):
+            shown = [node.text for node in self.all(f".axes text.{axis}")]
+            self.assertEqual(shown, names, axis)
+        self.assertEqual([node.text for node in self.all(".axes text.axis")],
+                         ["query token", "key"])
+        box = browser.find_element(By.CSS_SELECTOR, "canvas.large").rect
+        self.assertAlmostEqual(box["width"], box["height"], delta=1)
+        frame = browser.find_element(By.CSS_SELECTOR, ".map").rect
+        for node in self.all(".axes text"):
+            place = node.rect
+            self.assertGreaterEqual(place["x"], frame["x"] - 1, node.text)
+            self.assertLessEqual(place["x"] + place["width"], frame["x"] + frame["width"] + 1,
+                                 node.text)
+            self.assertLessEqual(place["y"] + place["height"], frame["y"] + frame["height"] + 1,
+                                 node.text)
+        self.screenshot("large_map")
+
+        picture = self.download("button[data-file=png]")
+        self.assertEqual(picture.name, "lssar-6m-lssar_p=15-layer_5_head_0.png")
+        pixels = matplotlib.image.imread(picture)
+        self.assertGreater(min(pixels.shape[:2]), 1000)
+        self.assertEqual(list(pixels[0, 0, :3]), [1, 1, 1])
+        # The first token looks at itself alone: a square of the brightest colour.
+        bright = (abs(pixels[..., :3] - [253 / 255, 231 / 255, 37 / 255]).max(axis=-1) < 0.01)
+        self.assertGreater(bright.sum(), (1100 / len(names)) ** 2 * 0.9)
+
+        document = json.loads(self.download("button[data-file=json]").read_text("utf-8"))
+        answer = server.post("/v1/attention", {
+            "prompt": text, "layers": [5], "heads": [0], "rows": list(range(len(names))),
+            "top_k": 256})
+        self.assertEqual(document["rows"], answer["rows"])
+        self.assertEqual([token["id"] for token in document["tokens"]], pieces["tokens"])
+        self.assertEqual([token["piece"] for token in document["tokens"]], pieces["token_strs"])
+        self.assertEqual((document["attention"], document["model"]), ("lssar p=15", "lssar-6m"))
+        self.assertEqual(self.console_errors(), [])
+
+    def test_all_heads_of_a_layer_stand_side_by_side(self) -> None:
+        self.open(view="attention")
+        self.see("The cat sat on the mat.")
+        heads = lambda: self.all(".heads button")
+        layer = [f"Layer 5, head {head}" for head in range(HEADS)]
+        labels = [button.get_attribute("aria-label").split(":")[0] for button in heads()]
+        self.assertEqual(labels, layer)
+        self.assertEqual(len({button.rect["y"] for button in heads()}), 1)
+        self.assertGreater(heads()[0].rect["width"], 120)
+        heads()[2].click()
+        self.until(lambda: "layer 5, head 2" in self.shown(".axes .title"))
+        self.assertEqual(self.all(".maps button")[5 * HEADS + 2].get_attribute("aria-pressed"),
+                         "true")
+        self.all(".maps button")[HEADS + 3].click()
+        self.until(lambda: "Layer 1, head 0" in heads()[0].get_attribute("aria-label"))
+        self.assertEqual(heads()[3].get_attribute("aria-pressed"), "true")
 
     def test_two_functions_stand_side_by_side(self) -> None:
         other = Server("--allow-attention-override")
@@ -397,10 +586,126 @@ class AttentionTest(Page):
         )
 
 
+class SecondServerTest(Page):
+    """LSSAR beside softmax: two servers, each of which lists the other."""
+
+    def add(self, address: str, key: str = "") -> None:
+        self.find("second-button").click()
+        self.set("second-address", f"http://{address}")
+        self.set("second-key", key)
+        self.run_script("document.getElementById('second-error').textContent = ''")
+        browser.find_element(By.CSS_SELECTOR, "#second-form button[type=submit]").click()
+        self.until(lambda: self.text("second-error")
+                   or not self.find("second-dialog").is_displayed())
+
+    def test_twins(self) -> None:
+        keys = self.enterContext(tempfile.NamedTemporaryFile("w", suffix=".toml"))
+        keys.write('[alice]\nkey = "a-long-and-secret-key-0123456789"\n')
+        keys.flush()
+        first = Server("--http-cors-origins", "*", model=LSSAR)
+        self.addCleanup(first.stop)
+        other = Server("--http-cors-origins", f"http://{first.http_address}",
+                       "--api-keys", keys.name, model=SOFTMAX)
+        self.addCleanup(other.stop)
+        key = {"Authorization": "Bearer a-long-and-secret-key-0123456789"}
+        self.open(first.http_address, view="attention", ready=False)
+        self.until(lambda: self.text("model-name") == "lssar")
+        self.add(other.http_address)
+        self.assertIn(f"http://{other.http_address}: ", self.text("second-error"))
+        self.assertIn("key", self.text("second-error"))
+        browser.find_element(By.CSS_SELECTOR, "#second-dialog").send_keys(Keys.ESCAPE)
+        self.console_errors()  # the 401
+        self.add(other.http_address, "a-long-and-secret-key-0123456789")
+        self.assertEqual(self.text("model-name"), "lssar beside softmax")
+        self.assertIn("4 heads with softmax attention", self.text("about"))
+        self.screenshot("second_server")
+
+        text = "The key is 71432. Remember it. The key is"
+        self.set("attention-text", text)
+        self.find("see").click()
+        self.until(lambda: " tokens in " in self.text("attention-status"))
+        boxes = self.all("#attention-result section")
+        titles = [box.find_element(By.TAG_NAME, "h2").text for box in boxes]
+        self.assertEqual(titles, ["lssar p=15 (the checkpoint's)",
+                                  f"softmax of softmax at http://{other.http_address}"])
+        ask = {"prompt": text, "layers": [5], "heads": [0], "rows": [-1]}
+        for box, one, headers in zip(boxes, (first, other), ({}, key)):
+            [row] = one.post("/v1/attention", ask, **headers)["rows"]
+            look = f"effective keys {math.exp(row['entropy']):.4g}."
+            self.until(lambda: look in box.text)
+        self.screenshot("attention_of_twins")
+
+        self.find("tab-score").click()
+        self.set("score-text", text * 4)
+        self.find("score").click()
+        self.until(lambda: self.all("#score-difference"))
+        losses = []
+        for one, headers in ((first, {}), (other, key)):
+            [item] = one.post("/v1/score", {"items": [{"continuations": [text * 4]}],
+                                            "logprobs": 0}, **headers)["data"]
+            losses.append([-each["logprob"]
+                           for each in item["continuations"][0]["logprobs"]["content"]])
+        apart = [b - a for a, b in zip(*losses)]
+        mean = statistics.fmean(apart)
+        half = 1.96 * statistics.stdev(apart) / len(apart) ** 0.5
+        shown = [float(each) for each in re.findall(r"-?\d+\.?\d*(?:e-\d+)?",
+                                                    self.text("score-difference"))]
+        for got, expected in zip(shown, (mean, 95, mean - half, mean + half), strict=True):
+            self.assertAlmostEqual(got, expected, delta=1e-3 * abs(expected))
+        self.assertEqual(len(self.all("#score-result svg.plot")), 2)
+        self.screenshot("score_of_twins")
+
+        self.find("tab-write").click()
+        self.generate("The old house", max_tokens=12, seed=5)
+        texts = [box.get_attribute("textContent") for box in self.all(".choice .text")]
+        self.assertEqual(texts, [
+            "The old house" + one.post("/v1/completions", {
+                "prompt": "The old house", "max_tokens": 12, "seed": 5, "temperature": 0.8},
+                **headers)["choices"][0]["text"]
+            for one, headers in ((first, {}), (other, key))])
+        self.screenshot("write_of_twins")
+        self.assertEqual(self.console_errors(), [])
+
+        self.find("second-button").click()
+        self.find("second-remove").click()
+        self.assertEqual(self.text("model-name"), "lssar")
+        self.generate("The old house", max_tokens=4, seed=5)
+        self.assertEqual(len(self.all(".choice")), 1)
+
+    def test_a_server_that_is_not_listed_is_refused_with_the_reason(self) -> None:
+        other = Server(model=SOFTMAX)
+        self.addCleanup(other.stop)
+        self.open()
+        self.add(other.http_address)
+        self.assertEqual(
+            self.text("second-error"),
+            f"http://{other.http_address}: it does not answer, or one of the two servers does not "
+            f"list the other's address in --http-cors-origins (http://{server.http_address} "
+            f"there, http://{other.http_address} here)")
+        self.screenshot("second_server_refused")
+        self.assertEqual(self.text("model-name"), "lssar-6m")
+        self.assertFalse(self.find("banner").is_displayed())  # this server is well
+
+    def test_other_tokens_are_not_compared(self) -> None:
+        first = Server("--http-cors-origins", "*")
+        self.addCleanup(first.stop)
+        self.open(first.http_address, view="attention")
+        self.add(first.http_address)  # itself
+        self.run_script("""
+            const ask = window.fetch;
+            window.fetch = (path, options) => path.endsWith("/tokenize")
+              ? Promise.resolve(Response.json({ tokens: [1, 2] })) : ask(path, options);""")
+        self.set("attention-text", "The cat")
+        self.find("see").click()
+        self.until(lambda: "cannot be compared" in self.text("attention-status"))
+        self.assertRegex(self.text("attention-status"),
+                         "has another tokenizer: 2 tokens there, [34] here")
+
+
 class ServingTest(Page):
     def test_draws_the_servers_metrics(self) -> None:
         self.open(view="serving")
-        self.assertIn("lssar, p = 15", self.text("serving-model"))
+        self.assertIn("LSSAR (p = 15)", self.text("serving-model"))
         self.until(lambda: len(self.all("#serving-charts svg")) >= 4, 20)
         server.post("/v1/completions", {"prompt": "The", "max_tokens": 64, "ignore_eos": True})
         self.until(
