@@ -159,7 +159,8 @@ TEST(HfConfigTest, WindowsByLayer) {
   typed["layer_types"] = {"full_attention", "full_attention", "chunked_attention", "x"};
   EXPECT_THAT(Refusal(with("qwen2", typed)), HasSubstr("\"chunked_attention\" for layer 2"));
   EXPECT_THAT(Refusal(with("mistral", {{"sliding_window", 0}})), HasSubstr("sliding_window is 0"));
-  EXPECT_THAT(Refusal(with("llama", used)), HasSubstr("use_sliding_window is true"));
+  EXPECT_THAT(Refusal(with("llama", {{"use_sliding_window", true}})),
+              HasSubstr("use_sliding_window is true"));
 }
 
 TEST(HfConfigTest, LayersWithoutPositions) {
