@@ -207,7 +207,8 @@ def check(config: Mapping[str, object]) -> None:
         raise UsageError(f'{given[0]} is given, and positions is {json.dumps(positions)}; it goes '
                          'with "rotary"')
     specs = attention if isinstance(attention, list) else [attention]
-    if positions == 'alibi' and any(spec.get('kind') != 'softmax' for spec in specs):
+    kinds = [spec.get('kind') for spec in specs if isinstance(spec, dict)]
+    if positions == 'alibi' and any(kind != 'softmax' for kind in kinds):
         raise UsageError('positions is "alibi"; only --attention softmax is computed with it')
     for field, value in config.items():
         shown = json.dumps(value)
