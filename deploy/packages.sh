@@ -22,6 +22,7 @@ build      libabsl-dev                 Status, flat_hash_map, strings: comes wit
 build      libssl-dev                  SHA-256 of a checkpoint
 build      libspdlog-dev               JSON logs
 build      libpcre2-dev                pre-tokenizers: patterns that split a text into words
+build      libsentencepiece-dev        reads and runs tokenizer.model
 build      libutf8proc-dev             Unicode normalization forms of tokenizers
 build      libhwy-dev                  SIMD with run-time dispatch
 build      nlohmann-json3-dev          config.json, safetensors headers, --json
@@ -34,7 +35,6 @@ model      python3-venv                gguf and numpy for deploy/get-model.sh, f
 wheel      python3-venv                the tools of deploy/wheel.sh, from PyPI
 test       libgtest-dev                GoogleTest
 test       libgmock-dev                its matchers
-test       libsentencepiece-dev        the oracle of our SentencePiece tokenizer
 test       libbenchmark-dev            Google Benchmark: tests/bench
 test       libdnnl-dev                 oneDNN: the GEMM peer in tests/bench
 test       python3                     the tidy test, the Python end-to-end test
@@ -63,6 +63,7 @@ run        libabsl20220623             Status and containers
 run        libssl3                     SHA-256 of a checkpoint
 run        libspdlog1.10               logs
 run        libpcre2-8-0                pre-tokenizers: patterns that split a text into words
+run        libsentencepiece0           reads and runs tokenizer.model
 run        libutf8proc2                Unicode normalization forms of tokenizers
 run        libhwy1                     run-time dispatch
 run        libedit2                    `lssar chat` inside the container

@@ -1,24 +1,23 @@
 #include "models/text/sentence_piece_tokenizer.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <functional>
-#include <optional>
-#include <set>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_replace.h"
 #include "base/check.h"
 #include "base/read_file.h"
 #include "base/sha256.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "base/utf8.h"
 #include "models/text/added_tokens.h"
 #include "models/text/bpe.h"
-#include "models/text/byte_trie.h"
 #include "models/text/pre_tokenizer.h"
 #include "models/text/sentence_piece_file.h"
-#include "models/text/sentence_piece_normalizer.h"
+#include "models/text/sentence_piece_library.h"
+#include "models/text/text_normalizer.h"
 
 namespace lssar {
 namespace {
@@ -38,250 +37,118 @@ AddedTokens UserDefinedSymbols(const SentencePieceFile& file) {
   return AddedTokens(symbols);
 }
 
-std::array<int32_t, 256> ByteIds(const SentencePieceFile& file) {
-  std::array<int32_t, 256> ids = BpeModel::AllBytes(kNoId);
-  for (size_t id = 0; id < file.pieces.size(); ++id) {
-    if (file.pieces[id].type == PieceType::kByte) ids[file.pieces[id].byte] = int32_t(id);
-  }
-  return ids;
-}
-
-// The unigram language model: the segmentation with the highest sum of scores.
-// Source  unigram::Model::EncodeOptimized of SentencePiece 0.1.97; sums are rounded as there, so
-//         that ties fall the same way
-class UnigramEncoder {
+// Cuts long texts where the library would not join what stands on the two sides: where no piece has
+// the two characters in a row. The library then meets short texts: an encoding can be stopped, and
+// runs of unknown characters, of which its time is quadratic, are cut too.
+class TextCutter {
  public:
-  explicit UnigramEncoder(const SentencePieceFile& file)
-      : pieces_(file.pieces),
-        unknown_id_(file.unknown_id),
-        byte_ids_(ByteIds(file)),
-        trie_(Keys(file)) {
-    float min_score = FLT_MAX;
-    for (const Piece& piece : pieces_) {
-      if (piece.type != PieceType::kNormal) continue;
-      min_score = std::min(min_score, piece.score);
-      max_score_ = std::max(max_score_, piece.score);
+  // `file` and `symbols` must outlive it.
+  TextCutter(const SentencePieceFile& file, const AddedTokens& symbols)
+      : file_(file), symbols_(symbols) {
+    for (const Piece& piece : file.pieces) {
+      if (!piece.IsText()) continue;
+      std::string_view before;
+      for (std::string_view rest = piece.text; !rest.empty();) {
+        const std::string_view character = rest.substr(0, NextUtf8(rest).num_bytes);
+        if (!before.empty()) pairs_.insert(PairOf(before, character));
+        before = character;
+        rest.remove_prefix(character.size());
+      }
     }
-    unknown_score_ = min_score - kUnknownPenalty;
   }
 
-  // Appends the ids of `text`. Returns false if should_stop did.
-  bool Encode(std::string_view text, absl::FunctionRef<bool()> should_stop,
-              std::vector<int32_t>* ids) const {
-    // The last piece of the best path to each byte.
-    struct Node {
-      int32_t id = kNoId;
-      float score = 0;  // of the path
-      int64_t begin = -1;
-    };
-    std::vector<Node> nodes(text.size() + 1);
-    for (size_t begin = 0, polled_at = 0; begin < text.size();) {
-      if (begin >= polled_at) {
-        if (should_stop()) return false;
-        polled_at = begin + Tokenizer::kEncodePollBytes;
-      }
-      const float score_here = nodes[begin].score;
-      const auto consider = [&](size_t num_bytes, int32_t id, auto score) {
-        Node& node = nodes[begin + num_bytes];
-        const auto path_score = score + score_here;
-        if (node.begin != -1 && !(path_score > node.score)) return;
-        node = {.id = id, .score = float(path_score), .begin = int64_t(begin)};
-      };
-      const size_t character = NextUtf8(text.substr(begin)).num_bytes;
-      bool has_character = false;
-      trie_.ForEachPrefix(text.substr(begin), [&](size_t num_bytes, int32_t id) {
-        const Piece& piece = pieces_[size_t(id)];
-        const double score = piece.type == PieceType::kUserDefined
-                                 ? double(float(num_bytes) * max_score_) - 0.1
-                                 : double(piece.score);
-        consider(num_bytes, id, score);
-        has_character = has_character || num_bytes == character;
-      });
-      if (!has_character) consider(character, unknown_id_, unknown_score_);
-      begin += character;
-    }
-    const size_t first = ids->size();
-    for (size_t end = text.size(); end > 0; end = size_t(nodes[end].begin)) {
-      const Node& node = nodes[end];
-      if (node.id != unknown_id_) {
-        ids->push_back(node.id);
-      } else if (byte_ids_[0] != kNoId) {
-        for (size_t i = end; i-- > size_t(node.begin);) {
-          ids->push_back(byte_ids_[uint8_t(text[i])]);
-        }
-      } else if (ids->size() == first || ids->back() != unknown_id_) {
-        ids->push_back(unknown_id_);  // a run of unknown characters is one id
-      }
-    }
-    std::reverse(ids->begin() + ptrdiff_t(first), ids->end());
-    return true;
-  }
-
- private:
-  static constexpr float kUnknownPenalty = 10;
-
-  static std::vector<std::pair<std::string, int32_t>> Keys(const SentencePieceFile& file) {
-    std::vector<std::pair<std::string, int32_t>> keys;
-    for (size_t id = 0; id < file.pieces.size(); ++id) {
-      const Piece& piece = file.pieces[id];
-      if (piece.IsText() && piece.type != PieceType::kUnused) {
-        keys.emplace_back(piece.text, int32_t(id));
-      }
-    }
-    return keys;
-  }
-
-  const std::vector<Piece>& pieces_;
-  const int32_t unknown_id_;
-  const std::array<int32_t, 256> byte_ids_;
-  const ByteTrie trie_;
-  float max_score_ = FLT_MIN;  // as in the library, although it is positive
-  float unknown_score_ = 0;
-};
-
-// Characters, and for a BPE model merges of two symbols to each piece: the highest score first.
-class MergingEncoder {
- public:
-  MergingEncoder(const SentencePieceFile& file, const AddedTokens* symbols)
-      : num_pieces_(int32_t(file.pieces.size())),
-        unknown_id_(file.unknown_id),
-        byte_ids_(ByteIds(file)),
-        symbols_(symbols),
-        encoder_(MakeModel(file)) {}
-
-  // True if a word's ids do not depend on what is before its U+2581: no piece has U+2581 behind
-  // another character, and U+2581 is a piece, so that no run of unknown characters includes it.
-  bool WordsAreIndependent() const { return words_begin_at_spaces_ && has_space_; }
-
-  // As UnigramEncoder::Encode.
-  bool Encode(std::string_view text, absl::FunctionRef<bool()> should_stop,
-              std::vector<int32_t>* ids) const {
-    const size_t first = ids->size();
-    size_t word = 0, polled_at = 0;  // where the word that `at` is in begins
-    const auto end_word = [&](size_t end) {
-      const std::string_view bytes = text.substr(word, end - word);
-      word = end;
-      if (bytes.empty()) return true;
-      if (const int32_t id = encoder_.FindWord(bytes); id != kNoId) {
-        ids->push_back(id);
-        return true;
-      }
-      return encoder_.Encode(bytes, first, should_stop, ids);
-    };
-    bool follows_space = true;
-    for (size_t at = 0; at < text.size();) {
+  // The end of the part of `text` that begins at `begin`. Adds the bytes that the normalizer makes
+  // of it to `normalized_bytes`: not more than it makes. CANCELLED: should_stop, which is asked
+  // every 4 KiB.
+  absl::StatusOr<size_t> FindEnd(std::string_view text, size_t begin,
+                                 absl::FunctionRef<bool()> should_stop,
+                                 size_t* normalized_bytes) const {
+    std::string_view last;  // character of the normalized text; views `text` or the rules
+    for (size_t at = begin, polled_at = begin; at < text.size();) {
       if (at >= polled_at) {
-        if (should_stop()) return false;
+        if (should_stop()) return Stopped();
         polled_at = at + Tokenizer::kEncodePollBytes;
       }
       const std::string_view rest = text.substr(at);
-      // User-defined symbols are never merged.
-      if (const AddedTokens::Match symbol = symbols_->FindAtStart(rest); symbol.num_bytes > 0) {
-        if (!end_word(at)) return false;
-        ids->push_back(symbol.id);
-        word = at += symbol.num_bytes;
-        continue;
-      }
-      const bool is_space = rest.starts_with(kSpaceSymbol);
-      if (is_space && !follows_space && words_begin_at_spaces_ && !end_word(at)) return false;
-      follows_space = is_space;
-      at += NextUtf8(rest).num_bytes;
+      const auto [num_bytes, normalized] = NextPart(rest);
+      if (at >= begin + Tokenizer::kEncodePollBytes && MayCut(rest, last, normalized)) return at;
+      at += num_bytes;
+      *normalized_bytes += normalized.size();
+      if (normalized.empty()) continue;
+      size_t last_begin = normalized.size() - 1;
+      while (last_begin > 0 && (uint8_t(normalized[last_begin]) & 0xC0) == 0x80) --last_begin;
+      last = normalized.substr(last_begin);
     }
-    if (!end_word(text.size())) return false;
-    if (!loose_characters_.empty()) ReplaceLooseCharacters(first, ids);
-    return true;
+    return text.size();
   }
 
  private:
-  BpeModel MakeModel(const SentencePieceFile& file) {
-    BpeModel model;
-    model.alphabet = BpeModel::Alphabet::kCharacters;
-    model.byte_ids = byte_ids_;
-    model.unknown_id = unknown_id_;
-    model.fuse_unknown = !file.byte_fallback;
-    model.pieces.resize(file.pieces.size());
-    TextMap<int32_t> ids;  // of every text that may be a symbol
-    std::set<float, std::greater<>> scores;
-    for (size_t id = 0; id < file.pieces.size(); ++id) {
-      const Piece& piece = file.pieces[id];
-      if (!piece.IsText()) continue;
-      ids.emplace(piece.text, int32_t(id));
-      if (NextUtf8(piece.text).num_bytes == piece.text.size()) {
-        model.characters.emplace(piece.text, int32_t(id));
-      }
-      scores.insert(piece.score);
-      has_space_ = has_space_ || piece.text == kSpaceSymbol;
-      const size_t space = piece.text.rfind(kSpaceSymbol);
-      words_begin_at_spaces_ =
-          words_begin_at_spaces_ &&
-          (space == std::string::npos || piece.text.find_first_not_of(kSpaceSymbol) > space);
+  // The bytes that the normalizer replaces next, and by what.
+  std::pair<size_t, std::string_view> NextPart(std::string_view text) const {
+    if (const size_t size = symbols_.FindAtStart(text).num_bytes; size > 0) {
+      return {size, text.substr(0, size)};
     }
-    if (file.model_type != ModelType::kBpe) return model;
-    // Characters that are no pieces but part of one can still be merged.
-    for (const Piece& piece : file.pieces) {
-      if (piece.IsText()) AddLooseCharacters(piece.text, &ids, &model);
-    }
-    TextMap<int32_t> ranks;
-    for (size_t id = 0; id < file.pieces.size(); ++id) {
-      const Piece& piece = file.pieces[id];
-      if (!piece.IsText()) continue;
-      model.pieces[id] = piece.text;
-      const auto rank = int32_t(std::distance(scores.begin(), scores.find(piece.score)));
-      for (size_t at = 1; at < piece.text.size(); ++at) {
-        const auto left = ids.find(std::string_view(piece.text).substr(0, at));
-        const auto right = ids.find(std::string_view(piece.text).substr(at));
-        if (left == ids.end() || right == ids.end()) continue;
-        model.merges.push_back(
-            {.left = left->second, .right = right->second, .merged = int32_t(id), .rank = rank});
-      }
-    }
-    return model;
+    const CharacterMap::Rule rule = file_.character_map.Match(text);
+    if (rule.num_bytes > 0) return {rule.num_bytes, rule.replacement};
+    const size_t size = NextUtf8(text).num_bytes;
+    return {size, text.substr(0, size)};
   }
 
-  void AddLooseCharacters(std::string_view text, TextMap<int32_t>* ids, BpeModel* model) {
-    while (!text.empty()) {
-      const std::string_view character = text.substr(0, NextUtf8(text).num_bytes);
-      text.remove_prefix(character.size());
-      const auto id = num_pieces_ + int32_t(loose_characters_.size());
-      if (!ids->try_emplace(std::string(character), id).second) continue;
-      model->characters.emplace(character, id);
-      loose_characters_.emplace_back(character);
+  // Spaces stay with what is behind them, so that none is at the end of a part, where it could be
+  // removed. Behind a rule that ends within a character there is no cut.
+  bool MayCut(std::string_view rest, std::string_view last, std::string_view next) const {
+    if (file_.treat_whitespace_as_suffix || last.empty() || next.empty() || last == " " ||
+        (uint8_t(rest[0]) & 0xC0) == 0x80) {
+      return false;
     }
+    const std::string_view first = next.substr(0, NextUtf8(next).num_bytes);
+    return !pairs_.contains(PairOf(last, Escaped(first)));
   }
 
-  // A loose character that was not merged is unknown.
-  void ReplaceLooseCharacters(size_t first, std::vector<int32_t>* ids) const {
-    std::vector<int32_t> replaced(ids->begin(), ids->begin() + ptrdiff_t(first));
-    for (size_t i = first; i < ids->size(); ++i) {
-      const int32_t id = (*ids)[i] < num_pieces_ ? (*ids)[i] : unknown_id_;
-      if (id == unknown_id_ && byte_ids_[0] != kNoId) {
-        for (const char c : loose_characters_[size_t((*ids)[i] - num_pieces_)]) {
-          replaced.push_back(byte_ids_[uint8_t(c)]);
-        }
-      } else if (id != unknown_id_ || replaced.size() == first || replaced.back() != id) {
-        replaced.push_back(id);
-      }
-    }
-    *ids = std::move(replaced);
+  std::string_view Escaped(std::string_view character) const {
+    return character == " " && file_.escape_whitespaces ? kSpaceSymbol : character;
   }
 
-  const int32_t num_pieces_;
-  const int32_t unknown_id_;
-  const std::array<int32_t, 256> byte_ids_;
-  const AddedTokens* symbols_;
-  bool words_begin_at_spaces_ = true, has_space_ = false;
-  std::vector<std::string> loose_characters_;  // by id - num_pieces_
-  const BpeEncoder encoder_;
+  static uint64_t PairOf(std::string_view left, std::string_view right) {
+    const auto number = [](std::string_view character) {
+      uint64_t bytes = 0;
+      for (const char c : character.substr(0, 4)) bytes = bytes << 8 | uint8_t(c);
+      return bytes;
+    };
+    return number(left) << 32 | number(right);
+  }
+
+  const SentencePieceFile& file_;
+  const AddedTokens& symbols_;
+  absl::flat_hash_set<uint64_t> pairs_;  // of characters in a row in a piece
 };
+
+// True if a word's ids do not depend on what is before its U+2581: no piece has U+2581 behind
+// another character, and U+2581 is a piece, so that no run of unknown characters includes it. Not
+// for unigram models: they add up scores of the whole text, whose rounding may depend on the front.
+bool WordsAreIndependent(const SentencePieceFile& file) {
+  bool has_space = false;
+  for (const Piece& piece : file.pieces) {
+    if (!piece.IsText()) continue;
+    has_space = has_space || piece.text == kSpaceSymbol;
+    const size_t space = piece.text.rfind(kSpaceSymbol);
+    if (space != std::string::npos && piece.text.find_first_not_of(kSpaceSymbol) <= space) {
+      return false;
+    }
+  }
+  return has_space && file.model_type != ModelType::kUnigram;
+}
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  SentencePieceTokenizer(SentencePieceFile file, int vocab_size, std::string hash,
-                         const std::vector<AddedToken>& tokens)
+  SentencePieceTokenizer(SentencePieceFile file, std::unique_ptr<SentencePieceLibrary> library,
+                         int vocab_size, std::string hash, const std::vector<AddedToken>& tokens)
       : file_(std::move(file)),
+        library_(std::move(library)),
         hash_(std::move(hash)),
         symbols_(UserDefinedSymbols(file_)),
         tokens_(PairsOf(tokens)),
+        cutter_(file_, symbols_),
         bytes_(size_t(vocab_size)) {
     for (size_t id = 0; id < file_.pieces.size(); ++id) {
       bytes_[id] = FindBytes(file_.pieces[id]);
@@ -292,17 +159,10 @@ class SentencePieceTokenizer : public Tokenizer {
     for (const AddedToken& token : tokens) {
       bytes_[size_t(token.id)] = token.is_special ? "" : token.content;
     }
-    if (file_.model_type == ModelType::kUnigram) {
-      unigram_.emplace(file_);
-    } else {
-      merging_.emplace(file_, &symbols_);
-    }
-    // At a space between two letters, which becomes the dummy prefix of the rest. The unigram model
-    // adds up scores of the whole text: their rounding may depend on the front.
-    can_split_ = merging_ && merging_->WordsAreIndependent() && file_.add_dummy_prefix &&
-                 file_.escape_whitespaces && !file_.treat_whitespace_as_suffix &&
-                 !file_.character_map.MayCoverSpace() && !symbols_.MayCoverSpace() &&
-                 !tokens_.MayCoverSpace();
+    // At a space between two letters, which becomes the dummy prefix of the rest.
+    can_split_ = WordsAreIndependent(file_) && file_.add_dummy_prefix && file_.escape_whitespaces &&
+                 !file_.treat_whitespace_as_suffix && !file_.character_map.MayCoverSpace() &&
+                 !symbols_.MayCoverSpace() && !tokens_.MayCoverSpace();
   }
 
   int VocabSize() const override { return int(bytes_.size()); }
@@ -311,13 +171,8 @@ class SentencePieceTokenizer : public Tokenizer {
       std::string_view text, absl::FunctionRef<bool()> should_stop) const override {
     RETURN_IF_ERROR(CheckTokenizerText(text, should_stop));
     std::vector<int32_t> ids;
-    const auto encode_part = [&](std::string_view part, bool begins_text) -> absl::Status {
-      std::string normalized;
-      RETURN_IF_ERROR(
-          NormalizeForSentencePiece(file_, symbols_, part, begins_text, should_stop, &normalized));
-      const bool is_done = unigram_ ? unigram_->Encode(normalized, should_stop, &ids)
-                                    : merging_->Encode(normalized, should_stop, &ids);
-      return is_done ? absl::OkStatus() : Stopped();
+    const auto encode_part = [&](std::string_view part, bool begins_text) {
+      return EncodePart(part, begins_text, should_stop, &ids);
     };
     RETURN_IF_ERROR(tokens_.Split(text, should_stop, encode_part, &ids));
     return ids;
@@ -349,6 +204,30 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
  private:
+  absl::Status EncodePart(std::string_view text, bool begins_text,
+                          absl::FunctionRef<bool()> should_stop, std::vector<int32_t>* ids) const {
+    size_t normalized_bytes = 0;
+    for (size_t begin = 0; begin < text.size();) {
+      ASSIGN_OR_RETURN(const size_t end,
+                       cutter_.FindEnd(text, begin, should_stop, &normalized_bytes));
+      if (normalized_bytes > MaxNormalizedBytes(text.size())) {
+        return TooLongWhenNormalized(text.size());
+      }
+      const size_t first = ids->size();
+      std::string error;
+      if (!library_->Encode(text.substr(begin, end - begin), begin > 0 || !begins_text, ids,
+                            &error)) {
+        return absl::InvalidArgumentError(error);
+      }
+      // One id stands for a run of unknown characters, also for one that was cut.
+      const bool joins = begin > 0 && !file_.byte_fallback && ids->size() > first &&
+                         (*ids)[first] == file_.unknown_id && (*ids)[first - 1] == file_.unknown_id;
+      if (joins) ids->erase(ids->begin() + ptrdiff_t(first));
+      begin = end;
+    }
+    return absl::OkStatus();
+  }
+
   static std::vector<std::pair<std::string, int32_t>> PairsOf(
       const std::vector<AddedToken>& tokens) {
     std::vector<std::pair<std::string, int32_t>> pairs;
@@ -366,13 +245,13 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   const SentencePieceFile file_;
+  const std::unique_ptr<SentencePieceLibrary> library_;
   const std::string hash_;
   const AddedTokens symbols_, tokens_;
+  const TextCutter cutter_;
   std::vector<std::string> bytes_;  // by id
   int max_piece_bytes_ = 0;
   bool can_split_ = false;
-  std::optional<UnigramEncoder> unigram_;  // one of the two
-  std::optional<MergingEncoder> merging_;
 };
 
 }  // namespace
@@ -397,10 +276,16 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(
                    : StrCat(", must be below vocab_size, ", vocab_size)));
     }
   }
+  std::string error;
+  std::unique_ptr<SentencePieceLibrary> library =
+      SentencePieceLibrary::Load(bytes, int(file.pieces.size()), &error);
+  if (library == nullptr) {
+    return absl::InvalidArgumentError(StrCat(path, ": libsentencepiece refuses it: ", error));
+  }
   Sha256 hash;
   hash.Add(bytes);
-  return std::make_unique<SentencePieceTokenizer>(std::move(file), vocab_size, hash.ShortHex(),
-                                                  tokens);
+  return std::make_unique<SentencePieceTokenizer>(std::move(file), std::move(library), vocab_size,
+                                                  hash.ShortHex(), tokens);
 }
 
 }  // namespace lssar
