@@ -418,6 +418,7 @@ absl::StatusOr<ModelConfig> ParseConfig(std::string_view text, std::string_view 
   if (IsHuggingFaceConfig(parsed)) {
     ASSIGN_OR_RETURN(parsed, FromHuggingFaceConfig(parsed, source));
   }
+  RETURN_IF_ERROR(CheckModelType(parsed, source));
   JsonFields fields(parsed, std::string(source));
 
   ModelConfig config;

@@ -313,6 +313,20 @@ bool IsHuggingFaceConfig(const json& config) {
          });
 }
 
+absl::Status CheckModelType(const json& config, std::string_view source) {
+  if (!config.is_object() || config.contains("attention") || config.contains("n_layer")) {
+    return absl::OkStatus();
+  }
+  const json type = config.value("model_type", json());
+  if (!type.is_string() || type == "lssar_gpt" || !config.contains("num_hidden_layers")) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(StrCat(
+      source, ": model_type is ", QuoteJson(type), ", which is not computed; it must be one of ",
+      StrJoin(Families(), [](const Family& family) { return family.model_type; }),
+      ", or config.json must have this project's fields (models/README.md)"));
+}
+
 absl::StatusOr<json> FromHuggingFaceConfig(const json& config, std::string_view source) {
   const Family& family = *std::ranges::find_if(Families(), [&](const Family& each) {
     return config["model_type"] == std::string(each.model_type);

@@ -13,6 +13,10 @@ namespace lssar {
 // config.json of this project.
 bool IsHuggingFaceConfig(const nlohmann::json& config);
 
+// Errors  INVALID_ARGUMENT: `config` is of transformers, by its fields, and of no family that is
+//         computed; the message lists those
+absl::Status CheckModelType(const nlohmann::json& config, std::string_view source);
+
 // The same model in this project's fields, with softmax attention, which is what transformers
 // computes, and "tensor_names", which LoadGptWeights maps. Families: llama, mistral, qwen2, qwen3,
 // smollm3, gpt_neox, gpt2, bloom.

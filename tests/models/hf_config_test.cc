@@ -163,6 +163,12 @@ TEST(HfConfigTest, WindowsByLayer) {
               HasSubstr("use_sliding_window is true"));
 }
 
+TEST(HfConfigTest, OtherFamiliesAreRefusedByName) {
+  EXPECT_THAT(Refusal(Of("gemma2", json::object())),
+              AllOf(HasSubstr("model_type is \"gemma2\", which is not computed"),
+                    HasSubstr("llama, mistral, qwen2, qwen3, smollm3, gpt2, bloom, gpt_neox")));
+}
+
 TEST(HfConfigTest, LayersWithoutPositions) {
   json config = Of("smollm3", {{"num_hidden_layers", 6}});
   const auto nope = [&] {
