@@ -57,6 +57,7 @@ evaluation python3-venv                lm-eval and matplotlib of deploy/evaluate
 training   python3-torch               PyTorch 1.13: tests of models/training
 training   python3-sentencepiece       trains and loads the vocabulary
 training   libopenblas-dev             BLAS of PyTorch and attention_cpu.cc
+test       buildah                     the quick form of the image test
 run        libgrpc++1.51               transport
 run        zlib1g                      compression in Protobuf, which is linked statically
 run        libabsl20220623             Status and containers

@@ -4,8 +4,23 @@
 # image that debootstrap makes from the mirror that apt uses.
 #
 #   sh tests/deploy/image_test.sh
+#   sh tests/deploy/image_test.sh --quick   # by buildah: nothing is compiled or fetched
+#
+# --quick puts the programs of LSSAR_PROGRAMS (default build/ci/bin) in place of the stage `build`,
+# and makes the base image of this machine's own packages. Every other line of the Dockerfile runs.
 set -eu
 cd "$(dirname "$0")/../.."
+. deploy/packages.sh
+
+quick=
+case "$#:${1:-}" in
+  0:) ;;
+  1:--quick) quick=yes ;;
+  *)
+    echo "usage: sh tests/deploy/image_test.sh [--quick]" >&2
+    exit 2
+    ;;
+esac
 
 model=models/zoo/lssar-6m
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/lssar-image.XXXXXX")
@@ -56,16 +71,67 @@ make_base_image() {
   apt-config dump 2>/dev/null | grep -i '^Acquire::https\?::Proxy' \
     >"$scratch/base/etc/apt/apt.conf.d/90proxy" || true
   tar -C "$scratch/base" -cf "$scratch/base.tar" .  # ADD keeps file owners only for tar archives
-  base_container=$(in_buildah from scratch)
-  in_buildah add -q "$base_container" "$scratch/base.tar" /
-  in_buildah config --cmd /bin/sh "$base_container"
-  in_buildah commit -q "$base_container" docker.io/library/debian:bookworm-slim >/dev/null
-  in_buildah rm "$base_container" >/dev/null
+  commit_image "$scratch/base.tar" / docker.io/library/debian:bookworm-slim
   rm -rf --one-file-system "$scratch/base" "$scratch/base.tar"
 }
 
+# The same of the packages that this machine has: those that Debian requires, and those that the
+# image installs, so that its command has nothing to fetch.
+make_quick_base_image() {
+  apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks \
+    --no-replaces --no-enhances --installed $(packages_of run) \
+    $(dpkg-query -W -f '${Priority} ${Package}\n' | sed -n 's/^required //p') |
+    grep '^[a-z0-9]' | sed 's/:.*//' | sort -u >"$scratch/packages"
+  mkdir -p "$scratch/base/var/lib/dpkg" "$scratch/base/etc"
+  while read -r package; do
+    dpkg-query -s "$package" 2>/dev/null && echo
+  done <"$scratch/packages" >"$scratch/base/var/lib/dpkg/status" || true
+  while read -r package; do
+    dpkg -L "$package" 2>/dev/null || true
+  done <"$scratch/packages" | sed -E 's#^/##; s#^(bin|sbin|lib|lib64)/#usr/\1/#' |
+    grep -v -e '^\.\?$' -e '^usr/share/\(doc\|man\|locale\)/' | sort -u |
+    while read -r file; do
+      if [ -e "/$file" ] || [ -L "/$file" ]; then echo "$file"; fi
+    done >"$scratch/files"
+  cp /usr/share/base-passwd/passwd.master "$scratch/base/etc/passwd"
+  cp /usr/share/base-passwd/group.master "$scratch/base/etc/group"
+  cp /etc/ld.so.cache "$scratch/base/etc/"
+  tar -C / --no-recursion -cf "$scratch/base.tar" -T "$scratch/files"
+  tar -C "$scratch/base" -rf "$scratch/base.tar" etc/passwd etc/group etc/ld.so.cache \
+    var/lib/dpkg/status
+  commit_image "$scratch/base.tar" / docker.io/library/debian:bookworm-slim
+  rm -rf --one-file-system "$scratch/base" "$scratch/base.tar"
+}
+
+# commit_image SOURCE FOLDER NAME: an image with the content of SOURCE in FOLDER.
+commit_image() {
+  commit_container=$(in_buildah from scratch)
+  in_buildah add -q "$commit_container" "$1" "$2" >/dev/null
+  in_buildah config --cmd /bin/sh "$commit_container"
+  in_buildah commit -q "$commit_container" "$3" >/dev/null
+  in_buildah rm "$commit_container" >/dev/null
+}
+
+# The Dockerfile without its stage `build`, whose programs come from an image.
+build_quick_image() {
+  programs=${LSSAR_PROGRAMS:-build/ci/bin}
+  mkdir "$scratch/programs"
+  for program in lssar-server lssar; do
+    strip -o "$scratch/programs/$program" "$programs/$program"
+  done
+  commit_image "$scratch/programs" /programs localhost/lssar-programs
+  awk '/^FROM/ { skip = / AS build$/ }
+       !skip { sub(/--from=build /, "--from=localhost/lssar-programs "); print }' \
+    deploy/Dockerfile >"$scratch/Dockerfile"
+  make_quick_base_image
+  in_buildah bud --isolation chroot --pull-never --format docker -f "$scratch/Dockerfile" \
+    --build-arg "MODEL=$model" -t "$image" .
+}
+
 build_image() {
-  if [ "$engine" = docker ]; then
+  if [ -n "$quick" ]; then
+    build_quick_image
+  elif [ "$engine" = docker ]; then
     docker build -f deploy/Dockerfile --build-arg "MODEL=$model" -t "$image" .
   else
     make_base_image
@@ -138,7 +204,12 @@ stop_server() {
   fi
 }
 
-if docker info >/dev/null 2>&1; then
+if [ -n "$quick" ] && command -v buildah >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ]; then
+  engine=buildah
+elif [ -n "$quick" ]; then
+  echo "skipped: the quick form needs buildah, and root to make the base image"
+  exit 0
+elif docker info >/dev/null 2>&1; then
   engine=docker
 elif ! command -v buildah >/dev/null 2>&1 || ! command -v debootstrap >/dev/null 2>&1; then
   fail "no docker engine answers here, and buildah or debootstrap is not installed"
