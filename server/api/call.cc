@@ -79,6 +79,7 @@ void Call::ParseAndSubmit() {
     is_parsed_ = true;
   }
   items_.Start(*std::move(items));
+  WhileOpen([this] { OnSubmitted(); });
 }
 
 template <typename Report>

@@ -46,6 +46,9 @@ class Call : public std::enable_shared_from_this<Call>, private SubRequests::Own
   virtual absl::Status OnParsed(const std::vector<SubRequest>& /*items*/) {
     return absl::OkStatus();
   }
+  // The engine has the request, or the first of its items. Not called if that has failed, or if the
+  // call has ended by then.
+  virtual void OnSubmitted() {}
   // False while too much waits for the client.
   virtual bool HasSpace() const = 0;
   // In order, one at a time, under the call's lock; SendEnd is the last. Of the engine's thread:

@@ -263,6 +263,10 @@ std::vector<Flag> ConnectionFlags(ServerOptions& options) {
        "Time after which a client that reads nothing while its request waits, or less than "
        "--stream-buffer of a larger reply, is disconnected, [0, 1h], 0: no limit; default 1m",
        AssignDuration(&options.stream.client_timeout, absl::ZeroDuration(), absl::Hours(1))},
+      {"sse-comment-interval", "Serving", "TIME",
+       "Time without an event after which an HTTP stream gets a comment, so that no proxy takes it "
+       "for dead while its request waits or its prompt is computed, [0, 1h], 0: none; default 15s",
+       AssignDuration(&options.stream.comment_interval, absl::ZeroDuration(), absl::Hours(1))},
       {"keepalive-time", "Serving", "TIME",
        "Idle time after which a gRPC connection is pinged, [1s, 1h]; default 1m",
        AssignDuration(&connection.keepalive_time, absl::Seconds(1), absl::Hours(1))},

@@ -30,6 +30,7 @@ class CompletionCodec final : public HttpCodec {
   absl::Status Decode(const HttpRequest& request) override;
   std::string PromptField() const override;
   absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override;
+  bool IsStream() const override { return request_.stream; }
   void OnReply(int prompt, Message& reply) override;
   void OnEnd(const absl::Status& status) override;
 
@@ -84,7 +85,6 @@ absl::Status CompletionCodec::Decode(const HttpRequest& request) {
     ASSIGN_OR_RETURN(request_, IsChat() ? ReadChatCompletion(body, *context.checkpoint)
                                         : ReadCompletion(body, context));
   }
-  RETURN_IF_ERROR(CheckStream(request, request_.stream));
   if (dialect_ == Dialect::kLmEval) AddBosForLmEval(context, &request_);
   num_prompts_ = request_.prompts.size();
   method_.prompts = std::exchange(request_.prompts, {});

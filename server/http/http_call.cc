@@ -48,6 +48,24 @@ absl::Status HttpCall::OnParsed(const std::vector<SubRequest>& items) {
   return codec_->OnParsed(&context_, items);
 }
 
+void HttpCall::OnSubmitted() {
+  if (!codec_->IsStream()) return;
+  exchange_->BeginStream();
+  SendComments();
+}
+
+void HttpCall::SendComments() {
+  const auto interval = std::chrono::milliseconds(
+      absl::ToInt64Milliseconds(context_.GetStreamOptions().comment_interval));
+  if (interval <= std::chrono::milliseconds::zero()) return;
+  const auto next = exchange_->SendComment(interval, Clock::now());
+  if (!next) return;
+  const std::weak_ptr<Call> weak = weak_from_this();
+  RunLater(*next, [weak] {
+    if (const auto call = weak.lock()) static_cast<HttpCall&>(*call).SendComments();
+  });
+}
+
 void HttpCall::SendEnd(const absl::Status& status) {
   context_.ReleaseKey();
   std::optional<absl::Status> finished;

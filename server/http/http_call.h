@@ -34,6 +34,7 @@ class HttpCall final : public Call, public ExchangeListener {
   absl::Status Decode() override;
   absl::Status InPortsNames(const absl::Status& status) const override;
   absl::Status OnParsed(const std::vector<SubRequest>& items) override;
+  void OnSubmitted() override;
   bool HasSpace() const override { return exchange_->HasSpace(); }
   void Send(int prompt, std::unique_ptr<Message> reply) override {
     codec_->OnReply(prompt, *reply);
@@ -42,6 +43,9 @@ class HttpCall final : public Call, public ExchangeListener {
   void RunLater(std::chrono::milliseconds delay, std::function<void()> work) override {
     exchange_->RunLater(delay, std::move(work));
   }
+
+  // Keeps a stream from looking dead, until it has ended.
+  void SendComments();
 
   const std::unique_ptr<HttpCodec> codec_;
   const std::shared_ptr<HttpExchange> exchange_;

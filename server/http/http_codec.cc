@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/field_error.h"
 #include "base/status_macros.h"
 #include "server/http/json_text.h"
 
@@ -43,11 +42,6 @@ class AnswerCodec final : public HttpCodec {
 
 absl::StatusOr<nlohmann::json> HttpCodec::ParseBody(const HttpRequest& request) const {
   return ParseJson(request.body, [this] { return !Context().CheckStop().ok(); });
-}
-
-absl::Status HttpCodec::CheckStream(const HttpRequest& request, bool is_stream) const {
-  if (!is_stream || !request.is_http_1_0) return absl::OkStatus();
-  return FieldError("stream", "is true; a stream of events needs HTTP/1.1, and this is HTTP/1.0");
 }
 
 HttpMethod MakeAnswer(JsonAnswer answer) {

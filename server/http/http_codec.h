@@ -43,6 +43,8 @@ class HttpCodec {
                                 const std::vector<SubRequest>& /*items*/) {
     return absl::OkStatus();
   }
+  // From OnParsed on: the answer is a stream of events.
+  virtual bool IsStream() const { return false; }
   virtual void OnReply(int prompt, Message& reply) = 0;
   // Sends the rest, and ends the answer. Not called for an error before the answer has begun.
   virtual void OnEnd(const absl::Status& status) = 0;
@@ -53,8 +55,6 @@ class HttpCodec {
   const std::string& Receipt() const { return receipt_; }
   // The request's body. Errors  those of ParseJson
   absl::StatusOr<nlohmann::json> ParseBody(const HttpRequest& request) const;
-  // Errors  INVALID_ARGUMENT: the client's HTTP has no streams
-  absl::Status CheckStream(const HttpRequest& request, bool is_stream) const;
 
  private:
   const CallContext* context_ = nullptr;

@@ -88,6 +88,20 @@ void HttpExchange::Append(std::string bytes) {
               });
 }
 
+void HttpExchange::AppendToStream(std::string_view bytes) {
+  if (request_.is_http_1_0) {
+    Append(std::string(bytes));
+    return;
+  }
+  std::string chunk;
+  chunk.reserve(bytes.size() + 16);
+  AppendHexadecimal(chunk, bytes.size());
+  chunk += "\r\n";
+  chunk += bytes;
+  chunk += "\r\n";
+  Append(std::move(chunk));
+}
+
 void HttpExchange::End() {
   state_ = State::kEnded;
   queue_.End(absl::OkStatus());
@@ -112,10 +126,12 @@ void HttpExchange::BeginStream() {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kWaiting) return;
     state_ = State::kStreaming;
+    sent_at_ = Clock::now();
+    if (request_.is_http_1_0) request_.keep_alive = false;
     // X-Accel-Buffering: nginx would keep events back until its buffer is full.
     Append(Head(200, "text/event-stream; charset=utf-8",
                 {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}) +
-           "Transfer-Encoding: chunked\r\n\r\n");
+           (request_.is_http_1_0 ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n"));
   }
   hooks_.wake();
 }
@@ -125,22 +141,34 @@ void HttpExchange::Send(std::string_view bytes) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kStreaming) return;
-    std::string chunk;
-    chunk.reserve(bytes.size() + 16);
-    AppendHexadecimal(chunk, bytes.size());
-    chunk += "\r\n";
-    chunk += bytes;
-    chunk += "\r\n";
-    Append(std::move(chunk));
+    AppendToStream(bytes);
+    sent_at_ = Clock::now();
   }
   hooks_.wake();
+}
+
+std::optional<std::chrono::milliseconds> HttpExchange::SendComment(
+    std::chrono::milliseconds interval, Clock::time_point now) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kStreaming || queue_.IsClosed()) return std::nullopt;
+    if (now - sent_at_ < interval) {
+      return std::chrono::ceil<std::chrono::milliseconds>(sent_at_ + interval - now);
+    }
+    // Where bytes wait, it is the client that does not read.
+    if (queue_.NumBytes() > 0) return interval;
+    AppendToStream(": nothing yet\n\n");
+    sent_at_ = now;
+  }
+  hooks_.wake();
+  return interval;
 }
 
 void HttpExchange::EndStream() {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kStreaming) return;
-    Append("0\r\n\r\n");
+    if (!request_.is_http_1_0) Append("0\r\n\r\n");
     End();
   }
   hooks_.wake();

@@ -56,10 +56,15 @@ class HttpExchange {
   // The whole answer. The first Reply or BeginStream counts; later ones are ignored.
   void Reply(HttpReply reply);
 
-  // Status 200, text/event-stream. Requires  not HTTP/1.0, whose answers have no end mark
+  // Status 200, text/event-stream; later calls are ignored. In HTTP/1.0 the end of the connection is
+  // the end of the stream.
   void BeginStream();
   // Bytes of the body. Ignored unless the stream is open.
   void Send(std::string_view bytes);
+  // Sends a comment, which clients ignore, if `interval` has passed since the last bytes and no bytes
+  // wait. Returns when to call again, from `now` on; nullopt: the stream is not open.
+  std::optional<std::chrono::milliseconds> SendComment(std::chrono::milliseconds interval,
+                                                       Clock::time_point now);
   void EndStream();
 
   bool HasStarted() const;
@@ -96,6 +101,7 @@ class HttpExchange {
                    const std::vector<HttpHeader>& headers) const;
   // Under the lock.
   void Append(std::string bytes);
+  void AppendToStream(std::string_view bytes);
   // No output follows. Under the lock.
   void End();
 
@@ -104,6 +110,7 @@ class HttpExchange {
 
   mutable std::mutex mutex_;
   State state_ = State::kWaiting;
+  Clock::time_point sent_at_ = {};  // bytes of the stream, last
   std::vector<HttpHeader> headers_;
   ReplyQueue<std::string> queue_;  // of bytes, in blocks
   std::shared_ptr<ExchangeListener> call_;

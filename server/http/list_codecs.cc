@@ -256,7 +256,6 @@ class AttentionCodec final : public HttpCodec {
   absl::Status Decode(const HttpRequest& request) override {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
     ASSIGN_OR_RETURN(AttentionRequest read, ReadAttention(body, Context().Model().GetCheckpoint()));
-    RETURN_IF_ERROR(CheckStream(request, read.stream));
     is_stream_ = read.stream;
     is_chat_ = read.message.has_chat();
     method_.request = std::move(read.message);
@@ -278,6 +277,8 @@ class AttentionCodec final : public HttpCodec {
     num_prompt_tokens_ = params.rows.back() + 1;
     return absl::OkStatus();
   }
+
+  bool IsStream() const override { return is_stream_; }
 
   void OnReply(int /*prompt*/, Message& message) override {
     const auto& reply = static_cast<const v1::CaptureAttentionReply&>(message);

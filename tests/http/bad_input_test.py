@@ -11,7 +11,7 @@ import time
 import unittest
 from typing import Any
 
-from http_fixture import Server
+from http_fixture import Server, events
 
 server: Server
 
@@ -294,11 +294,18 @@ class HttpTest(unittest.TestCase):
             b"POST /v1/completions HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked"
             b"\r\n\r\n{}"), 400)
 
-    def test_a_stream_over_http_1_0_is_refused(self) -> None:
-        body = json.dumps({"prompt": "Hi", "stream": True}).encode()
-        received = server.raw(self.post(body, version="1.0"))
-        self.assertIn(b" 400 ", received.splitlines()[0])
-        self.assertIn(b"needs HTTP/1.1", received)
+    def test_the_end_of_the_connection_ends_a_stream_over_http_1_0(self) -> None:
+        request = {"prompt": "Hi", "max_tokens": 3, "temperature": 0, "ignore_eos": True}
+        body = json.dumps({**request, "stream": True}).encode()
+        received = server.raw(self.post(body, version="1.0", headers="Connection: keep-alive\r\n"))
+        head, _, stream = received.partition(b"\r\n\r\n")
+        self.assertIn(b" 200 ", head.splitlines()[0])
+        self.assertIn(b"Connection: close", head)
+        self.assertNotIn(b"Transfer-Encoding", head)
+        *chunks, last = events(stream.decode())
+        self.assertEqual(last, "[DONE]")
+        self.assertEqual("".join(chunk["choices"][0]["text"] for chunk in chunks),
+                         server.post("/v1/completions", request)["choices"][0]["text"])
         whole = json.dumps({"prompt": "Hi", "max_tokens": 2}).encode()
         self.assertIn(b"text_completion", server.raw(self.post(whole, version="1.0")))
 

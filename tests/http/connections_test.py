@@ -132,6 +132,29 @@ class CorsTest(unittest.TestCase):
         self.assertEqual(reply.status, 200)
 
 
+class WaitingStreamTest(unittest.TestCase):
+    def test_a_stream_that_waits_in_the_queue_has_its_head_and_gets_comments(self) -> None:
+        server = Server("--max-num-seqs", "1", "--sse-comment-interval", "100ms")
+        self.addCleanup(server.stop)
+        body = {"prompt": "Hi", "max_tokens": 16000, "ignore_eos": True, "stream": True}
+        running = server.connect()
+        self.addCleanup(running.close)
+        running.request("POST", "/v1/completions", json.dumps(body))
+        self.assertTrue(running.getresponse().readline().startswith(b"data: "))
+        for path, prompt in (("/v1/completions", {"prompt": "Hi"}),
+                             ("/v1/attention", {"prompt": "Hi"}),
+                             ("/v1/chat/completions",
+                              {"messages": [{"role": "user", "content": "Hi"}]})):
+            waiting = server.connect()
+            waiting.request("POST", path, json.dumps({**prompt, "stream": True}))
+            reply = waiting.getresponse()
+            self.assertEqual(reply.status, 200)
+            for _ in range(2):
+                self.assertEqual(reply.readline(), b": nothing yet\n", path)
+                self.assertEqual(reply.readline(), b"\n", path)
+            waiting.close()
+
+
 class DrainTest(unittest.TestCase):
     def test_running_streams_finish_and_new_requests_are_refused(self) -> None:
         server = Server("--drain-timeout", "60s")

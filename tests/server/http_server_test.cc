@@ -252,6 +252,36 @@ TEST_F(HttpTransportTest, AProducerHearsWhenTheClientIsBehindAndWhenItHasCaughtU
   close(client);
 }
 
+TEST(HttpExchangeTest, AStreamWithNothingToSendGetsComments) {
+  HttpRequest request;
+  request.method = "GET";
+  HttpExchange exchange(std::move(request), {},
+                        {.wake = [] {}, .run_later = [](milliseconds, std::function<void()>) {}});
+  const auto take = [&exchange] {
+    std::string all;
+    for (std::string block; exchange.TakeOutput(&block); all += block) {
+      exchange.Written(block.size());
+    }
+    return all;
+  };
+  const milliseconds interval(10'000);
+  const Clock::time_point later = Clock::now() + 1000 * interval;
+  EXPECT_EQ(exchange.SendComment(interval, later), std::nullopt) << "not begun";
+  exchange.BeginStream();
+  EXPECT_EQ(exchange.SendComment(interval, later), interval) << "the head waits";
+  EXPECT_THAT(take(), testing::EndsWith("\r\n\r\n"));
+  exchange.Send("data: 1\n\n");
+  EXPECT_EQ(exchange.SendComment(interval, later), interval) << "an event waits";
+  EXPECT_EQ(take(), "9\r\ndata: 1\n\n\r\n");
+  EXPECT_EQ(exchange.SendComment(interval, later), interval);
+  EXPECT_EQ(take(), "f\r\n: nothing yet\n\n\r\n");
+  EXPECT_EQ(exchange.SendComment(interval, later + interval / 4), interval * 3 / 4) << "too early";
+  EXPECT_EQ(take(), "");
+  exchange.EndStream();
+  EXPECT_EQ(exchange.SendComment(interval, later + interval), std::nullopt);
+  EXPECT_EQ(take(), "0\r\n\r\n");
+}
+
 TEST_F(HttpTransportTest, AClientThatReadsNothingLosesItsConnection) {
   Open({.stream = {.buffer_bytes = 64 << 10, .client_timeout = absl::Milliseconds(200)}});
   const int client = ConnectTo(transport_->Port());

@@ -95,7 +95,7 @@ class Reply:
 
 def events(text: str) -> Iterator[Any]:
     for block in text.split("\n\n"):
-        if not block:
+        if not block or block.startswith(":"):  # a comment
             continue
         if not block.startswith("data: "):
             raise AssertionError(f"not an event: {block!r}")
