@@ -11,11 +11,13 @@
 #include <cstdlib>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/thread_name.h"
 #include "base/utf8.h"
 #include "server/ops/health_probe.h"
@@ -36,10 +38,35 @@ constexpr auto kNotificationTime = std::chrono::seconds(1);
 const Log* server_log = nullptr;
 std::atomic<bool> is_loading = true;
 
+// Clients cause gRPC's errors, as often as they like: this many lines are written in this time.
+constexpr int kMaxGrpcLines = 10;
+constexpr auto kGrpcLineTime = std::chrono::seconds(10);
+
 // Writes gRPC's own errors as log lines.
 void ForwardGrpcLine(gpr_log_func_args* line) {
   if (line->severity != GPR_LOG_SEVERITY_ERROR) return;
-  server_log->Warning("grpc", {{"message", line->message}});
+  const std::string_view message = line->message;
+  // A client, such as the server's own probe, names a host that the certificate does not have. gRPC
+  // serves its only certificate, and the client decides.
+  if (message.starts_with("No match found for server name")) return;
+  static std::mutex mutex;
+  static Clock::time_point begin;
+  static int num_lines = 0, num_left_out = 0;
+  LogFields fields = {{"message", std::string(message)}};
+  {
+    const std::lock_guard lock(mutex);
+    const Clock::time_point now = Clock::now();
+    if (now - begin > kGrpcLineTime) {
+      begin = now;
+      num_lines = 0;
+    }
+    if (++num_lines > kMaxGrpcLines) {
+      ++num_left_out;
+      return;
+    }
+    if (num_left_out > 0) fields["num_left_out"] = std::exchange(num_left_out, 0);
+  }
+  server_log->Warning("grpc", fields);
 }
 
 // Writes what is left of the log, and exits without waiting for or destroying anything else.

@@ -315,8 +315,9 @@ std::vector<Flag> SecurityFlags(ServerOptions& options) {
       {"tls-key", "Security", "FILE", "PEM private key of --tls-cert, without a passphrase",
        AssignText(&options.tls.key)},
       {"tls-client-ca", "Security", "FILE",
-       "PEM root certificates; gRPC clients must then present a certificate that they signed; "
-       "default: clients need none",
+       "PEM root certificates; clients must then present a certificate that one of them has "
+       "signed, "
+       "except for /healthz and /readyz; default: clients need none",
        AssignText(&options.tls.client_ca)},
       {"share-prefix-cache-between-keys", "Security", "",
        "Let requests of one API key reuse prefixes that another key's requests have computed: "

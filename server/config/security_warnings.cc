@@ -36,8 +36,9 @@ std::vector<std::string> SecurityWarnings(const ServerOptions& options) {
   if (IsReachable(options.http_listen)) {
     const std::string flag = StrCat("--http-listen ", options.http_listen);
     if (!options.tls.HasTls()) warn(flag, kNoTls, kSetTls);
-    if (options.api_keys.empty()) {
-      warn(flag, "without API keys: anyone who can reach the port can use it", "--api-keys FILE");
+    if (options.api_keys.empty() && options.tls.client_ca.empty()) {
+      warn(flag, "without API keys: anyone who can reach the port can use it",
+           "--api-keys FILE or --tls-client-ca FILE");
     }
   }
   return warnings;

@@ -117,6 +117,13 @@ class Link {
       SSL_CTX_load_verify_locations(context_.get(), target_.ca_file.c_str(), nullptr);
       SSL_CTX_set_verify(context_.get(), SSL_VERIFY_PEER, nullptr);
     }
+    if (!target_.certificate_file.empty() &&
+        (SSL_CTX_use_certificate_chain_file(context_.get(), target_.certificate_file.c_str()) !=
+             1 ||
+         SSL_CTX_use_PrivateKey_file(context_.get(), target_.key_file.c_str(), SSL_FILETYPE_PEM) !=
+             1)) {
+      return Unavailable("the client's certificate cannot be used");
+    }
     session_.reset(SSL_new(context_.get()));
     SSL_set_fd(session_.get(), socket_);
     SSL_set_tlsext_host_name(session_.get(), target_.host.c_str());

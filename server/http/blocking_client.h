@@ -19,6 +19,8 @@ struct HttpTarget {
   // PEM file of the roots that the server's certificate must lead to; empty: any certificate is
   // accepted.
   std::string ca_file = {};
+  // PEM files of the client's own certificate and key; empty: none.
+  std::string certificate_file = {}, key_file = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(1);  // of the whole exchange
 };
 

@@ -21,9 +21,10 @@ struct HttpRequest {
   std::string method;  // "GET"
   std::string target;  // "/v1/models?limit=3"
   bool is_http_1_0 = false;
-  bool keep_alive = false;          // the client wants another request on this connection
-  std::vector<HttpHeader> headers;  // names in lower case
-  std::string body;                 // without chunk framing
+  bool keep_alive = false;              // the client wants another request on this connection
+  std::vector<HttpHeader> headers;      // names in lower case
+  std::string body;                     // without chunk framing
+  bool has_client_certificate = false;  // of the connection's TLS
   // Set by HttpHandler::CheckHead, for OnRequest: the head has been checked; who sends it.
   bool is_checked = false;
   std::optional<Caller> caller = {};

@@ -271,6 +271,12 @@ std::optional<HttpReply> HttpServer::State::Reject(HttpRequest* request) const {
     return reply;
   }
   if (!route->is_probe) {
+    // A browser sends no certificate with a preflight.
+    if (!options.tls.client_ca.empty() && !head.has_client_certificate &&
+        head.method != "OPTIONS") {
+      return lssar::ErrorReply(absl::PermissionDeniedError(
+          "this server requires a client certificate that a root of --tls-client-ca has signed"));
+    }
     const absl::Status status = cross_origin.Check(head);
     if (!status.ok()) return lssar::ErrorReply(status);
   }

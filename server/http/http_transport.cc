@@ -132,6 +132,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
           return;
         case HttpParser::Progress::kHasHead:
           phase_ = Phase::kBody;
+          parser_->Head()->has_client_certificate = stream_->HasClientCertificate();
           SetDeadline(port_.options.body_timeout);
           if (!parser_->HasBody()) continue;
           if (auto reply = port_.handler->CheckHead(parser_->Head())) {

@@ -15,6 +15,7 @@ class PlainStream final : public SocketStream {
   explicit PlainStream(tcp::socket socket) : socket_(std::move(socket)) {}
 
   void Handshake(std::function<void(const ErrorCode&)> on_done) override { on_done({}); }
+  bool HasClientCertificate() const override { return false; }
   void ReadSome(asio::mutable_buffer buffer, OnDone on_done) override {
     socket_.async_read_some(buffer, std::move(on_done));
   }
@@ -45,6 +46,11 @@ class TlsStream final : public SocketStream {
 
   void Handshake(std::function<void(const ErrorCode&)> on_done) override {
     stream_.async_handshake(asio::ssl::stream_base::server, std::move(on_done));
+  }
+  bool HasClientCertificate() const override {
+    SSL* const session = const_cast<asio::ssl::stream<tcp::socket>&>(stream_).native_handle();
+    return SSL_get0_peer_certificate(session) != nullptr &&
+           SSL_get_verify_result(session) == X509_V_OK;
   }
   void ReadSome(asio::mutable_buffer buffer, OnDone on_done) override {
     stream_.async_read_some(buffer, std::move(on_done));

@@ -21,6 +21,8 @@ class SocketStream {
 
   virtual ~SocketStream() = default;
   virtual void Handshake(std::function<void(const ErrorCode&)> on_done) = 0;
+  // After the handshake: the client has shown a certificate, which has been verified.
+  virtual bool HasClientCertificate() const = 0;
   virtual void ReadSome(boost::asio::mutable_buffer buffer, OnDone on_done) = 0;
   virtual void WriteSome(boost::asio::const_buffer buffer, OnDone on_done) = 0;
   // Tells the client that no more bytes come. Reading is still possible without TLS.

@@ -10,8 +10,8 @@
 
 namespace lssar {
 
-// The server's certificate and key. Clients need no certificate: health probes have none, and
-// everything else asks for an API key.
+// The server's certificate and key. Where client certificates are asked for, HttpServer refuses
+// requests without one, except for health probes, which have none.
 //
 // Threads  any
 class TlsContext {

@@ -8,11 +8,14 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
+#include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <string_view>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
@@ -23,6 +26,11 @@ namespace lssar {
 namespace {
 
 constexpr auto kCheckInterval = std::chrono::seconds(1);
+constexpr auto kWarningInterval = std::chrono::hours(24);
+constexpr absl::Duration kWarningTime = absl::Hours(30 * 24);  // before the end
+
+// Of TLS 1.2: with forward secrecy and authenticated encryption, as the gRPC port has them.
+constexpr const char* kCipherSuites = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
 struct Free {
   void operator()(BIO* bio) const { BIO_free(bio); }
@@ -37,6 +45,17 @@ int NoPassphrase(char*, int, int, void*) { return 0; }
 
 std::unique_ptr<BIO, Free> Reader(const std::string& pem) {
   return std::unique_ptr<BIO, Free>(BIO_new_mem_buf(pem.data(), int(pem.size())));
+}
+
+// InfinitePast: no time.
+absl::Time ToTime(const ASN1_TIME* time) {
+  std::tm parts = {};
+  if (time == nullptr || ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
+  return absl::FromTimeT(timegm(&parts));
+}
+
+std::string ToText(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone());
 }
 
 int Count(std::string_view text, std::string_view part) {
@@ -118,17 +137,35 @@ absl::StatusOr<std::shared_ptr<const TlsMaterial>> ReadTlsMaterial(const TlsFile
   if (X509_check_private_key(chain.front().get(), key.get()) != 1) {
     return key_file.Error(StrCat("does not match --tls-cert ", files.certificate));
   }
+  std::vector<Certificate> client_roots;
   if (!files.client_ca.empty()) {
     const PemFile roots("--tls-client-ca", files.client_ca);
     ASSIGN_OR_RETURN(material->client_ca, roots.Read());
-    RETURN_IF_ERROR(roots.Certificates(material->client_ca).status());
+    ASSIGN_OR_RETURN(client_roots, roots.Certificates(material->client_ca));
+  }
+  for (const Certificate& certificate : chain) {
+    material->not_before =
+        std::max(material->not_before, ToTime(X509_get0_notBefore(certificate.get())));
+    material->not_after =
+        std::min(material->not_after, ToTime(X509_get0_notAfter(certificate.get())));
   }
 
   material->context = std::shared_ptr<SSL_CTX>(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
   SSL_CTX* const context = material->context.get();
   if (context == nullptr) return absl::ResourceExhaustedError("no memory for TLS");
   LSSAR_CHECK(SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) == 1);
+  LSSAR_CHECK(SSL_CTX_set_cipher_list(context, kCipherSuites) == 1);
   SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
+  if (!client_roots.empty()) {
+    for (const Certificate& root : client_roots) {
+      X509_STORE_add_cert(SSL_CTX_get_cert_store(context), root.get());
+      SSL_CTX_add_client_CA(context, root.get());
+    }
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
+    // Without one, OpenSSL refuses to resume sessions in which a certificate was asked for.
+    constexpr unsigned char kSessions[] = "lssar";
+    SSL_CTX_set_session_id_context(context, kSessions, sizeof(kSessions) - 1);
+  }
   // These apply the machine's policy, such as a minimum size of keys.
   if (SSL_CTX_use_certificate(context, chain.front().get()) != 1) return certificate_file.Refused();
   for (size_t i = 1; i < chain.size(); ++i) {
@@ -136,6 +173,18 @@ absl::StatusOr<std::shared_ptr<const TlsMaterial>> ReadTlsMaterial(const TlsFile
   }
   if (SSL_CTX_use_PrivateKey(context, key.get()) != 1) return key_file.Refused();
   return material;
+}
+
+std::string ValidityWarning(const TlsFiles& files, const TlsMaterial& material, absl::Time now) {
+  const auto warning = [&files](std::string_view problem, absl::Time time) {
+    return StrCat("--tls-cert ", files.certificate, " ", problem, " ", ToText(time));
+  };
+  if (now < material.not_before) return warning("is not valid before", material.not_before);
+  if (now >= material.not_after) {
+    return warning("has expired, and clients refuse it: it was valid until", material.not_after);
+  }
+  if (now < material.not_after - kWarningTime) return "";
+  return warning("expires soon: it is valid until", material.not_after);
 }
 
 TlsCertificates::TlsCertificates(const TlsFiles& files, const Log* log)
@@ -148,7 +197,14 @@ absl::StatusOr<std::unique_ptr<TlsCertificates>> TlsCertificates::Open(const Tls
   LSSAR_CHECK(files.HasTls());
   std::unique_ptr<TlsCertificates> certificates(new TlsCertificates(files, log));
   ASSIGN_OR_RETURN(certificates->material_, ReadTlsMaterial(files));
+  certificates->WarnOfValidity();
   return certificates;
+}
+
+void TlsCertificates::WarnOfValidity() {
+  next_warning_ = Clock::now() + kWarningInterval;
+  const std::string warning = ValidityWarning(files_, *material_, absl::Now());
+  if (log_ != nullptr && !warning.empty()) log_->Warning("tls", {{"message", warning}});
 }
 
 void TlsCertificates::Reload() {
@@ -161,6 +217,7 @@ void TlsCertificates::Reload() {
 
 std::shared_ptr<const TlsMaterial> TlsCertificates::Current() {
   const std::lock_guard lock(mutex_);
+  if (Clock::now() >= next_warning_) WarnOfValidity();
   if (!watch_.NeedsRead(Clock::now())) return material_;
   auto material = ReadTlsMaterial(files_);
   const bool is_new = watch_.Finish(material.status());
@@ -168,6 +225,7 @@ std::shared_ptr<const TlsMaterial> TlsCertificates::Current() {
   if (log_ == nullptr || !is_new) return material_;
   if (material.ok()) {
     log_->Info("tls", {{"message", "the certificate that was read is in force"}});
+    WarnOfValidity();
   } else {
     log_->Error("tls", {{"message", StrCat(material.status().message(),
                                            "; the certificate before it stays in force")}});

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "server/config/file_version.h"
 
 struct ssl_ctx_st;  // OpenSSL's SSL_CTX
@@ -24,7 +25,7 @@ class Log;
 struct TlsFiles {
   std::string certificate;  // the server's, followed by its chain; empty: no TLS
   std::string key;
-  std::string client_ca;  // roots of client certificates; empty: clients need no certificate
+  std::string client_ca;  // roots of client certificates; empty: clients need none
 
   bool HasTls() const { return !certificate.empty(); }
 };
@@ -32,9 +33,16 @@ struct TlsFiles {
 // The content of the files: certificates and a key that belong together and that OpenSSL accepts.
 struct TlsMaterial {
   std::string certificate, key, client_ca;  // PEM text
-  // Certificate, chain and key, TLS 1.2 or later. Asks for no client certificate.
+  // When the certificate and its chain are valid.
+  absl::Time not_before = absl::InfinitePast(), not_after = absl::InfiniteFuture();
+  // For HTTP. Certificate, chain and key; TLS 1.2 or later, and the cipher suites of the gRPC port.
+  // With a client_ca it asks for a client certificate and verifies it; a client may have none.
   std::shared_ptr<ssl_ctx_st> context;
 };
+
+// What an operator should know of the certificate's validity, with its flag; empty: nothing. A
+// certificate is worth a warning from 30 days before its end on.
+std::string ValidityWarning(const TlsFiles& files, const TlsMaterial& material, absl::Time now);
 
 // Reads and checks the files.
 // Requires  files.HasTls()
@@ -45,7 +53,8 @@ absl::StatusOr<std::shared_ptr<const TlsMaterial>> ReadTlsMaterial(const TlsFile
 
 // The material in force. A changed file applies to connections opened a second later; open
 // connections stay. If the changed files are bad, the old material stays in force, the reason is
-// logged once, and the files are read again when they change.
+// logged once, and the files are read again when they change. ValidityWarning is logged at the start,
+// after a reload, and once a day.
 //
 // Threads  any
 class TlsCertificates {
@@ -70,12 +79,15 @@ class TlsCertificates {
   struct Fetcher;
 
   TlsCertificates(const TlsFiles& files, const Log* log);
+  // Under the lock.
+  void WarnOfValidity();
 
   const TlsFiles files_;
   const Log* const log_;
   std::mutex mutex_;
   FileWatch watch_;
   std::shared_ptr<const TlsMaterial> material_;
+  Clock::time_point next_warning_ = {};
   std::vector<std::unique_ptr<Fetcher>> fetchers_;  // one a port; gRPC's connections use them
 };
 

@@ -40,7 +40,7 @@ void AddExtension(X509* certificate, X509* issuer, int id, const char* value) {
 }
 
 // Signed by `authority`; self-signed, as an authority, if that is null.
-Certificate Make(const std::string& name, const Certificate* authority) {
+Certificate Make(const std::string& name, const Certificate* authority, long valid_for_s) {
   static std::atomic<long> serial = 1;
   const Key key(EVP_EC_gen("P-256"));
   const X509Pointer certificate(X509_new());
@@ -48,7 +48,7 @@ Certificate Make(const std::string& name, const Certificate* authority) {
   X509_set_version(certificate.get(), 2);
   ASN1_INTEGER_set(X509_get_serialNumber(certificate.get()), serial++);
   X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -3600);
-  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 24 * 3600);
+  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), valid_for_s);
   X509_set_pubkey(certificate.get(), key.get());
   X509_NAME* subject = X509_get_subject_name(certificate.get());
   X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8,
@@ -80,10 +80,11 @@ Certificate Make(const std::string& name, const Certificate* authority) {
 
 }  // namespace
 
-Certificate MakeAuthority(const std::string& name) { return Make(name, nullptr); }
+Certificate MakeAuthority(const std::string& name) { return Make(name, nullptr, 24 * 3600); }
 
-Certificate MakeCertificate(const std::string& name, const Certificate& authority) {
-  return Make(name, &authority);
+Certificate MakeCertificate(const std::string& name, const Certificate& authority,
+                            long valid_for_s) {
+  return Make(name, &authority, valid_for_s);
 }
 
 }  // namespace lssar

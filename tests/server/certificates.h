@@ -14,8 +14,10 @@ struct Certificate {
 
 // A new root.
 Certificate MakeAuthority(const std::string& name);
-// A certificate signed by `authority` for localhost and 127.0.0.1, with Subject `name`.
-Certificate MakeCertificate(const std::string& name, const Certificate& authority);
+// A certificate signed by `authority` for localhost and 127.0.0.1, with Subject `name`, valid since
+// an hour and for `valid_for_s` seconds more.
+Certificate MakeCertificate(const std::string& name, const Certificate& authority,
+                            long valid_for_s = 24 * 3600);
 
 }  // namespace lssar
 

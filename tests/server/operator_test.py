@@ -104,6 +104,26 @@ class SignalTest(unittest.TestCase):
         self.assertEqual(server.wait(), 0)
 
 
+class CertificateTest(unittest.TestCase):
+
+    def test_a_certificate_without_the_loopback_address_is_no_error(self):
+        with tempfile.TemporaryDirectory() as directory:
+            cert, key = f"{directory}/cert.pem", f"{directory}/key.pem"
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                            "ec_paramgen_curve:P-256", "-nodes", "-days", "365", "-keyout", key,
+                            "-out", cert, "-subj", "/CN=lssar.example",
+                            "-addext", "subjectAltName=DNS:lssar.example"],
+                           check=True, capture_output=True)
+            flags = ("--tls-cert", cert, "--tls-key", key)
+            server = ServerProcess("--threads", "1", *flags)
+            probe = subprocess.run(
+                [SERVER, "--check-health", "--http-listen", "off", "--listen", server.address,
+                 *flags], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            self.assertEqual((probe.returncode, probe.stdout), (0, "ok\n"), probe.stderr)
+            self.assertEqual(server.stop(), 0)
+        self.assertEqual([line for line in server.lines if line["level"] != "info"], [])
+
+
 class StartTest(unittest.TestCase):
 
     def test_a_failed_start_logs_one_line_and_shows_no_control_characters_of_a_checkpoint(self):

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/str_cat.h"
 #include "server/http/blocking_client.h"
 #include "server/ops/log.h"
 #include "tests/server/certificates.h"
@@ -75,14 +76,21 @@ class TlsTest : public testing::Test {
                                  .pem_cert_chain = own.certificate});
   }
 
-  // The HTTP status of /healthz for a client that trusts `authority`; 0: no connection.
-  static int StatusOfHealth(const TestServer& server, const Certificate& authority) {
+  // The HTTP status of `path` for a client that trusts `authority` and shows `own`; 0: no connection.
+  static int StatusOf(const TestServer& server, const Certificate& authority, const char* path,
+                      const Certificate& own = {}) {
     const ScratchDirectory directory;
-    const std::string roots = directory.Write("roots.pem", authority.certificate);
-    const auto reply = SendRequest(
-        {.host = "localhost", .port = HttpPort(server), .has_tls = true, .ca_file = roots}, "GET",
-        "/healthz");
+    HttpTarget target{.host = "localhost", .port = HttpPort(server), .has_tls = true};
+    target.ca_file = directory.Write("roots.pem", authority.certificate);
+    if (!own.certificate.empty()) {
+      target.certificate_file = directory.Write("own.pem", own.certificate);
+      target.key_file = directory.Write("own-key.pem", own.key);
+    }
+    const auto reply = SendRequest(target, "GET", path);
     return reply.ok() ? reply->status : 0;
+  }
+  static int StatusOfHealth(const TestServer& server, const Certificate& authority) {
+    return StatusOf(server, authority, "/healthz");
   }
   static int HttpPort(const TestServer& server) {
     return const_cast<TestServer&>(server).GetServer().HttpPort();
@@ -127,12 +135,15 @@ TEST_F(TlsTest, AChangedCertificateAppliesToNewConnections) {
 
 // The result of a handshake with a client that supports only one version: "" on success, else
 // OpenSSL's reason.
-std::string Handshake(int port, int version) {
+std::string Handshake(int port, int version, const char* cipher_suites = nullptr) {
   const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> context(SSL_CTX_new(TLS_client_method()),
                                                              SSL_CTX_free);
   SSL_CTX_set_security_level(context.get(), 0);  // otherwise the client itself rejects TLS 1.1
   EXPECT_EQ(SSL_CTX_set_min_proto_version(context.get(), version), 1);
   EXPECT_EQ(SSL_CTX_set_max_proto_version(context.get(), version), 1);
+  if (cipher_suites != nullptr) {
+    EXPECT_EQ(SSL_CTX_set_cipher_list(context.get(), cipher_suites), 1);
+  }
   constexpr unsigned char kHttp2[] = {2, 'h', '2'};
   EXPECT_EQ(SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof(kHttp2)), 0);
   const std::unique_ptr<SSL, void (*)(SSL*)> session(SSL_new(context.get()), SSL_free);
@@ -155,7 +166,59 @@ TEST_F(TlsTest, OldVersionsAreRejectedOnBothPorts) {
   }
 }
 
-TEST_F(TlsTest, TheHttpPortUsesTheCertificateAndRequiresNone) {
+TEST_F(TlsTest, BothPortsRefuseCipherSuitesWithoutAuthenticatedEncryption) {
+  TestServer server({.max_model_len = 2048}, WithTls());
+  for (const int port : {server.GetServer().Port(), server.GetServer().HttpPort()}) {
+    for (const char* cbc : {"ECDHE-ECDSA-AES128-SHA", "ECDHE-ECDSA-AES256-SHA384"}) {
+      EXPECT_NE(Handshake(port, TLS1_2_VERSION, cbc), "") << port << " " << cbc;
+    }
+    EXPECT_EQ(Handshake(port, TLS1_2_VERSION, "ECDHE-ECDSA-AES128-GCM-SHA256"), "") << port;
+  }
+}
+
+TEST_F(TlsTest, AClientCaRequiresClientCertificatesOfHttpToo) {
+  const TestServer server({.max_model_len = 2048}, WithTls(/*with_client_ca=*/true));
+  const Certificate known = MakeCertificate("client", authority_);
+  const Certificate unknown = MakeCertificate("client", stranger_);
+  for (const char* path : {"/v1/models", "/metrics", "/openapi.json", "/"}) {
+    EXPECT_EQ(StatusOf(server, authority_, path), 403) << path;
+    EXPECT_EQ(StatusOf(server, authority_, path, known), 200) << path;
+    EXPECT_EQ(StatusOf(server, authority_, path, unknown), 0) << path;
+  }
+  for (const char* path : {"/healthz", "/readyz"}) {
+    EXPECT_EQ(StatusOf(server, authority_, path), 200) << path;
+  }
+}
+
+TEST_F(TlsTest, ACertificateThatExpiresIsWorthAWarning) {
+  const TlsFiles files = Files(/*with_client_ca=*/false);
+  const auto material = ReadTlsMaterial(files);
+  ASSERT_TRUE(material.ok()) << material.status();
+  const absl::Time begin = (*material)->not_before, end = (*material)->not_after;
+  EXPECT_EQ(end - begin, absl::Hours(25));
+  const auto warning = [&](absl::Time now) { return ValidityWarning(files, **material, now); };
+  EXPECT_THAT(warning(begin - absl::Seconds(1)), HasSubstr("is not valid before 20"));
+  EXPECT_THAT(warning(end - absl::Seconds(1)), HasSubstr("expires soon: it is valid until 20"));
+  EXPECT_THAT(warning(end), HasSubstr("has expired"));
+  EXPECT_THAT(warning(end), HasSubstr(StrCat("--tls-cert ", files.certificate)));
+  Serve(MakeCertificate("long", authority_, 365 * 24 * 3600));
+  const auto lasting = ReadTlsMaterial(files);
+  ASSERT_TRUE(lasting.ok()) << lasting.status();
+  const absl::Time last = (*lasting)->not_after - absl::Hours(30 * 24);
+  EXPECT_EQ(ValidityWarning(files, **lasting, last - absl::Seconds(1)), "");
+  EXPECT_NE(ValidityWarning(files, **lasting, last), "");
+}
+
+TEST_F(TlsTest, AnExpiredCertificateIsServedWithAWarning) {
+  Serve(MakeCertificate("old", authority_, -1800));
+  const Log log("info");
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(TlsCertificates::Open(Files(/*with_client_ca=*/false), &log).ok());
+  Log::Flush();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("has expired"));
+}
+
+TEST_F(TlsTest, TheHttpPortUsesTheCertificateAndProbesNeedNone) {
   const TestServer server({.max_model_len = 2048}, WithTls(/*with_client_ca=*/true));
   EXPECT_EQ(StatusOfHealth(server, authority_), 200);
   EXPECT_EQ(StatusOfHealth(server, stranger_), 0);
