@@ -58,11 +58,24 @@ absl::Status DraftModelError(const ModelOptions& options, const absl::Status& st
                              options.directory, ": ", status.message()));
 }
 
+// What a self-check says. With allow_failed_self_check a checkpoint that computes other logits is no
+// error: `failure` says why, and the report has no rows.
+absl::StatusOr<SelfCheckReport> Allow(absl::StatusOr<SelfCheckReport> report,
+                                      const ModelOptions& options, std::string* failure) {
+  if (report.ok() || !options.allow_failed_self_check ||
+      !absl::IsFailedPrecondition(report.status())) {
+    return report;
+  }
+  *failure = std::string(report.status().message());
+  return SelfCheckReport();
+}
+
 // Loads the checkpoint of the draft model, checks it against the served one and runs its
 // self-check.
 // Errors  with the flag's name and both directories
 absl::StatusOr<std::unique_ptr<Checkpoint>> LoadDraft(const ModelOptions& options,
-                                                      const Checkpoint& served, Backend* backend) {
+                                                      const Checkpoint& served, Backend* backend,
+                                                      std::string* self_check_failure) {
   const auto load = [&]() -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
     ASSIGN_OR_RETURN(Checkpoint loaded,
                      LoadCheckpoint(options.draft_directory, backend,
@@ -70,9 +83,10 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> LoadDraft(const ModelOptions& option
                                      .max_num_batched_tokens = served.max_num_batched_tokens}));
     auto draft = std::make_unique<Checkpoint>(std::move(loaded));
     RETURN_IF_ERROR(CheckDraftCheckpoint(served, *draft));
-    RETURN_IF_ERROR(SelfCheck(options.draft_directory, *draft, backend,
-                              DraftKvType(draft->config, options.engine.kv_cache_dtype),
-                              options.engine.page_size)
+    RETURN_IF_ERROR(Allow(SelfCheck(options.draft_directory, *draft, backend,
+                                    DraftKvType(draft->config, options.engine.kv_cache_dtype),
+                                    options.engine.page_size),
+                          options, self_check_failure)
                         .status());
     return draft;
   };
@@ -106,19 +120,22 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr
   if (const std::optional<int> longest = checkpoint->config.MaxLength()) {
     engine_options.max_model_len = std::min(engine_options.max_model_len, *longest);
   }
+  std::string self_check_failure;
   ASSIGN_OR_RETURN(
       const SelfCheckReport self_check,
-      SelfCheck(options.directory, *checkpoint, backend.get(), options.engine.kv_cache_dtype,
-                options.engine.page_size, options.on_self_check));
+      Allow(SelfCheck(options.directory, *checkpoint, backend.get(), options.engine.kv_cache_dtype,
+                      options.engine.page_size, options.on_self_check),
+            options, &self_check_failure));
   std::unique_ptr<Checkpoint> draft;
   if (has_draft) {
-    ASSIGN_OR_RETURN(draft, LoadDraft(options, *checkpoint, backend.get()));
+    ASSIGN_OR_RETURN(draft, LoadDraft(options, *checkpoint, backend.get(), &self_check_failure));
     engine_options.draft_checkpoint = draft.get();
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                    Engine::Create(checkpoint.get(), backend.get(), engine_options));
   auto model = std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint), self_check,
                                              std::move(engine), std::move(draft));
+  model->SetSelfCheckFailure(std::move(self_check_failure));
   if (options.allow_attention_override) model->AllowAttentionOverride();
   return model;
 }

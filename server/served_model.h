@@ -3,6 +3,8 @@
 #define LSSAR_SERVER_SERVED_MODEL_H_
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
@@ -15,7 +17,8 @@ namespace lssar {
 class ServedModel {
  public:
   // Creates the backend, loads the checkpoint, runs the self-check and starts the engine, in this
-  // order: a checkpoint that fails its self-check is never served. The same for a draft model.
+  // order: a checkpoint that fails its self-check is served with allow_failed_self_check only. The
+  // same for a draft model.
   // Errors  those of MakeBackend, LoadCheckpoint, SelfCheck and Engine::Create; the message names
   //         the flag where one is the cause
   static absl::StatusOr<std::unique_ptr<ServedModel>> Load(const ModelOptions& options);
@@ -32,6 +35,12 @@ class ServedModel {
   Engine& GetEngine() const { return *engine_; }
   const Checkpoint& GetCheckpoint() const { return *checkpoint_; }
   const SelfCheckReport& GetSelfCheck() const { return self_check_; }
+  // Why the self-check, or that of the draft model, has failed; empty: it has not.
+  const std::string& SelfCheckFailure() const { return self_check_failure_; }
+  void SetSelfCheckFailure(std::string failure) { self_check_failure_ = std::move(failure); }
+  // Where the server's HTTP port listens, HOST:PORT; empty: there is none.
+  const std::string& HttpAddress() const { return http_address_; }
+  void SetHttpAddress(std::string address) { http_address_ = std::move(address); }
   // Requests may have an attention_override.
   bool AllowsAttentionOverride() const { return allows_attention_override_; }
   void AllowAttentionOverride() { allows_attention_override_ = true; }
@@ -45,6 +54,7 @@ class ServedModel {
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Checkpoint> draft_;  // null: no draft model
   SelfCheckReport self_check_;
+  std::string self_check_failure_, http_address_;
   std::unique_ptr<Engine> engine_;
   bool allows_attention_override_ = false;
 };

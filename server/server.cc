@@ -445,6 +445,12 @@ absl::Status Server::Load(const LoadModel& load) {
     state.log.Warning("threads", {{"message", warning}});
   }
   ASSIGN_OR_RETURN(state.model, load(options));
+  if (!state.model->SelfCheckFailure().empty()) {
+    state.log.Warning("self-check failed", {{"message", state.model->SelfCheckFailure()}});
+  }
+  if (state.http != nullptr) {
+    state.model->SetHttpAddress(AddressOf(state.options.http_listen, state.http->Port()));
+  }
   state.admission->Open(state.model.get());
   state.SetServing(true);
   state.watchdog = std::make_unique<Watchdog>(

@@ -142,6 +142,8 @@ Json ToJson(const v1::GetInfoReply& reply) {
                {"has_chat_template", reply.has_chat_template()}};
   json["bos_id"] = reply.has_bos_id() ? Json(reply.bos_id()) : Json();
   json["eos_id"] = reply.has_eos_id() ? Json(reply.eos_id()) : Json();
+  json["http_address"] = reply.http_address();
+  json["self_check_failure"] = reply.self_check_failure();
   json["self_check_error"] = reply.has_self_check_error() ? Json(reply.self_check_error()) : Json();
   json["limits"] = {{"max_num_seqs", limits.max_num_seqs()},
                     {"max_queued_requests", limits.max_queued_requests()},
@@ -169,11 +171,22 @@ std::string HttpLmEvalArguments(const v1::GetInfoReply& reply, const std::string
   return arguments;
 }
 
-// Where the HTTP port of the server at `address` is by default.
-std::string DefaultHttpAddress(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  const bool has_host = colon != std::string::npos && !address.starts_with("unix:");
-  return StrCat(has_host ? address.substr(0, colon) : "127.0.0.1", ":8080");
+// Where a client that reaches the gRPC port at `address` reaches the HTTP port that listens at
+// `listen`.
+std::string HttpAddress(const std::string& address, const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  const std::string host = listen.substr(0, colon);
+  if (host != "0.0.0.0" && host != "[::]") return listen;
+  const bool has_host = !address.starts_with("unix:") && address.rfind(':') != std::string::npos;
+  return StrCat(has_host ? address.substr(0, address.rfind(':')) : "127.0.0.1",
+                listen.substr(colon));
+}
+
+std::string SelfCheckLine(const v1::GetInfoReply& reply) {
+  if (!reply.self_check_failure().empty()) return StrCat("FAILED: ", reply.self_check_failure());
+  if (!reply.has_self_check_error()) return "none: the checkpoint has no golden rows";
+  return absl::StrFormat("passed, largest error %.2g of the largest logit",
+                         reply.self_check_error());
 }
 
 void PrintLine(const char* name, const std::string& value) {
@@ -217,18 +230,17 @@ void PrintFacts(const v1::GetInfoReply& reply, const std::string& address) {
                                       limits.max_num_batched_tokens(),
                                       limits.max_message_bytes() >> 20, limits.max_choices(),
                                       limits.max_logprobs(), limits.max_stop_strings()));
-  PrintLine("self-check", reply.has_self_check_error()
-                              ? absl::StrFormat("passed, largest error %.2g of the largest logit",
-                                                reply.self_check_error())
-                              : "none: the checkpoint has no golden rows");
+  PrintLine("self-check", SelfCheckLine(reply));
   PrintLine("device", StrCat(reply.device(), reply.bits_depend_on_batch()
                                                  ? "; the last bits depend on the batch"
                                                  : "; the same bits in any batch"));
   PrintLine("server", absl::StrFormat("lssar %s, %s", reply.version(), reply.backend()));
   if (reply.tokenizer_hash().empty()) return;
   PrintLine("lm-eval", StrCat("lssar-lm-eval --model lssar --model_args server=", address));
-  PrintLine("over HTTP", StrCat("lm_eval --model local-completions --model_args ",
-                                HttpLmEvalArguments(reply, DefaultHttpAddress(address))));
+  if (reply.http_address().empty()) return;
+  PrintLine("over HTTP",
+            StrCat("lm_eval --model local-completions --model_args ",
+                   HttpLmEvalArguments(reply, HttpAddress(address, reply.http_address()))));
 }
 
 class InfoCommand : public Command {

@@ -38,6 +38,8 @@ void SetModelInfo(const ServedModel& model, v1::GetInfoReply* reply) {
   reply->set_attention_override_allowed(model.AllowsAttentionOverride());
   reply->set_config_hash(checkpoint.config_hash);
   reply->set_num_parameters(checkpoint.num_parameters);
+  reply->set_self_check_failure(model.SelfCheckFailure());
+  reply->set_http_address(model.HttpAddress());
   if (model.GetSelfCheck().num_rows > 0) {
     reply->set_self_check_error(model.GetSelfCheck().worst_error);
   }

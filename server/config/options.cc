@@ -166,6 +166,9 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
       {"model", "Model", "DIR",
        "Checkpoint directory with config.json, model.safetensors and tokenizer files; required",
        AssignText(&options.directory)},
+      {"allow-failed-self-check", "Model", "",
+       "Serve a checkpoint whose self-check has failed, with a warning and in GetInfo; default off",
+       AssignBool(&options.allow_failed_self_check), /*is_switch=*/true},
       IntFlag("max-model-len", "Limits", "TOKENS",
               "Context length: prompt and output tokens of one request together; at most the "
               "number of a model's learned positions",

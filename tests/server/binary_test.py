@@ -271,6 +271,36 @@ class EndTest(unittest.TestCase):
         self.assertLess(time.monotonic() - started, 5)
 
 
+class SelfCheckTest(unittest.TestCase):
+    """A checkpoint whose golden logits are not what the server computes."""
+
+    def test_it_is_served_with_the_flag_alone_and_says_so(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for name in os.listdir(MODEL):
+                if name != "golden.safetensors":
+                    os.symlink(os.path.abspath(f"{MODEL}/{name}"), f"{directory}/{name}")
+            with open(f"{MODEL}/golden.safetensors", "rb") as file:
+                golden = bytearray(file.read())
+            size = struct.unpack("<Q", golden[:8])[0]
+            begin = 8 + size + json.loads(golden[8:8 + size])["logits_0"]["data_offsets"][0]
+            golden[begin:begin + 4] = struct.pack("<f", 1000.0)
+            with open(f"{directory}/golden.safetensors", "wb") as file:
+                file.write(golden)
+            refused = subprocess.run(
+                [SERVER, "--model", directory, "--listen", "127.0.0.1:0", "--http-listen", "off"],
+                capture_output=True, text=True, timeout=120, check=False)
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn("the logits differ from the golden ones", refused.stderr)
+            server = Server("--allow-failed-self-check", model=directory)
+            info = server.stub.GetInfo(pb.GetInfoRequest())
+            self.assertEqual(server.stop(), 0)
+        self.assertIn("the logits differ from the golden ones", info.self_check_failure)
+        self.assertFalse(info.HasField("self_check_error"))
+        self.assertEqual(info.http_address, server.http_address)
+        warnings = [line for line in server.lines if line["event"] == "self-check failed"]
+        self.assertEqual([line["message"] for line in warnings], [info.self_check_failure])
+
+
 class SecurityTest(unittest.TestCase):
     """Log lines about keys and open ports."""
 

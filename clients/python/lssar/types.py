@@ -316,6 +316,8 @@ class ServerInfo:
     limits: Limits
     attention_override_allowed: bool = False  # requests may have an attention_override
     config_hash: str = ''
+    http_address: str = ''  # where the HTTP port listens, HOST:PORT; empty: there is none
+    self_check_failure: str = ''  # why it failed, where it is served nevertheless
 
 
 @dataclasses.dataclass(frozen=True)
