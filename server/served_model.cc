@@ -58,8 +58,8 @@ absl::Status DraftModelError(const ModelOptions& options, const absl::Status& st
                              options.directory, ": ", status.message()));
 }
 
-// What a self-check says. With allow_failed_self_check a checkpoint that computes other logits is no
-// error: `failure` says why, and the report has no rows.
+// What a self-check says. With allow_failed_self_check a checkpoint that computes other logits is
+// no error: `failure` says why, and the report has no rows.
 absl::StatusOr<SelfCheckReport> Allow(absl::StatusOr<SelfCheckReport> report,
                                       const ModelOptions& options, std::string* failure) {
   if (report.ok() || !options.allow_failed_self_check ||

@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "lssar/v1/inference.grpc.pb.h"
+#include "models/attention_override.h"
 #include "models/page_pool.h"
 #include "runtime/draft_model.h"
 #include "server/api/call_context.h"
@@ -39,6 +40,7 @@
 #include "server/ops/log.h"
 #include "server/ops/metrics.h"
 #include "server/ops/port_probe.h"
+#include "server/ops/server_metrics.h"
 #include "server/ops/watchdog.h"
 #include "server/served_model.h"
 
@@ -180,6 +182,8 @@ struct Server::State {
   }
   // Adds the addresses of the open ports.
   void AddAddresses(LogFields* fields) const;
+  ServerPhase Phase();
+  ServerStatus Status();
   void LogServing() const;
   HttpPages Pages();
   void Fail(const EngineFailure& failure);
@@ -354,13 +358,49 @@ void Server::State::LogServing() const {
   log.Info("serving", fields);
 }
 
+ServerPhase Server::State::Phase() {
+  {
+    const std::lock_guard lock(failure_mutex);
+    if (!engine_failure.ok()) return ServerPhase::kFailed;
+  }
+  if (admission->Readiness().ok()) return ServerPhase::kServing;
+  return admission->Model() == nullptr ? ServerPhase::kLoading : ServerPhase::kDraining;
+}
+
+ServerStatus Server::State::Status() {
+  ServerStatus status{.phase = Phase(),
+                      .is_ready = Readiness().ok(),
+                      .max_calls = options.max_calls,
+                      .keys = access->Counts()};
+  if (certificates != nullptr) status.certificate_end = certificates->End();
+  const ServedModel* const served = admission->Model();
+  if (served == nullptr) return status;
+  const Checkpoint& checkpoint = served->GetCheckpoint();
+  const EngineOptions& engine = served->GetEngine().Options();
+  status.model = ServerStatus::Model{
+      .name = checkpoint.name,
+      .checkpoint_hash = checkpoint.hash,
+      .attention = DescribeAttention(checkpoint.config.attention),
+      .dtype = std::string(NameOf(checkpoint.dtype)),
+      .kv_cache_dtype = std::string(NameOf(engine.kv_cache_dtype)),
+      .device = std::string(served->GetBackend() == nullptr ? std::string_view()
+                                                            : served->GetBackend()->Name()),
+      .max_model_len = engine.max_model_len,
+      .max_num_seqs = engine.max_num_seqs,
+      .max_queued_requests = engine.max_queued_requests,
+      .num_pages = served->GetEngine().Stats().num_pages,
+      .page_size = engine.page_size};
+  return status;
+}
+
 HttpPages Server::State::Pages() {
   return {.metrics =
               [this] {
+                const std::string of_server = ServerMetricsText(Status()) + ProcessMetricsText();
                 const ServedModel* served = admission->Model();
-                if (served == nullptr) return metrics.Text(EngineStats());
+                if (served == nullptr) return metrics.Text(EngineStats()) + of_server;
                 const Engine& engine = served->GetEngine();
-                return metrics.Text(engine.Stats()) +
+                return metrics.Text(engine.Stats()) + of_server +
                        AttentionMetricsText(engine.SampledAttention());
               },
           .check_admin =

@@ -52,6 +52,7 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
   {
     const std::lock_guard lock(mutex_);
     key_name_ = ticket.KeyName();
+    key_ = ticket.Key();
     if (!key_name_.empty()) log_fields_["key"] = key_name_;
     ticket_.emplace(std::move(ticket));
   }
@@ -140,6 +141,7 @@ void CallContext::End(const absl::Status& status) {
     end.finish = finish_;
     end.stats = stats_;
     if (ticket_) ticket_->ReleaseKey();
+    if (key_ != nullptr && absl::IsResourceExhausted(reported)) key_->CountRefusal();
   }
   if (metadata_.kind) {
     end.kind = *metadata_.kind;

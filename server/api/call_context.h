@@ -138,6 +138,7 @@ class CallContext {
   int64_t num_reply_bytes_ = 0;  // held in parts_.reply_memory
   ServedModel* model_ = nullptr;
   std::string key_name_;  // empty: the server has no keys
+  Caller key_;            // set from the admission on; null: the server has no keys
   std::atomic<bool> is_stopped_ = false;
 
   std::mutex mutex_;  // an aborted call may end while the engine still reports

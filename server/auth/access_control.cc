@@ -74,8 +74,29 @@ void KeyUsage::SetLimits(const KeyLimits& limits) {
   tokens_.SetRate(limits.tokens_per_minute);
 }
 
+KeyCounts KeyUsage::Counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+void KeyUsage::CountRefusal() {
+  const std::lock_guard lock(mutex_);
+  ++counts_.num_refused;
+}
+
 absl::Status KeyUsage::Acquire(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
+  if (absl::Status status = CheckLimits(now); !status.ok()) {
+    ++counts_.num_refused;
+    return status;
+  }
+  requests_.Take(1, now);
+  ++num_running_;
+  ++counts_.num_calls;
+  return absl::OkStatus();
+}
+
+absl::Status KeyUsage::CheckLimits(Clock::time_point now) const {
   if (limits_.max_concurrent > 0 && num_running_ >= limits_.max_concurrent) {
     return absl::ResourceExhaustedError(
         StrCat("key ", name_, " has ", num_running_,
@@ -90,8 +111,6 @@ absl::Status KeyUsage::Acquire(Clock::time_point now) {
         wait,
         StrCat("key ", name_, " has used up its tokens-per-minute = ", limits_.tokens_per_minute));
   }
-  requests_.Take(1, now);
-  ++num_running_;
   return absl::OkStatus();
 }
 
@@ -103,6 +122,7 @@ void KeyUsage::Release() {
 void KeyUsage::CountTokens(int64_t num_tokens, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   tokens_.Take(num_tokens, now);
+  counts_.num_tokens += num_tokens;
 }
 
 struct AccessControl::KeyTable {
@@ -164,6 +184,16 @@ void AccessControl::ReloadIfChanged() {
   } else {
     log_->Error("api keys", {{"message", StrCat(status.message(), "; the old keys stay")}});
   }
+}
+
+std::map<std::string, KeyCounts> AccessControl::Counts() {
+  std::map<std::string, KeyCounts> counts;
+  if (!HasKeys()) return counts;
+  for (const auto& [name, usage] : Table()->usage) {
+    const KeyCounts of_key = usage->Counts();
+    if (of_key.num_calls + of_key.num_refused > 0) counts[name] = of_key;
+  }
+  return counts;
 }
 
 void AccessControl::Reload() {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,6 +38,12 @@ class TokenBucket {
   Clock::time_point full_at_ = {};
 };
 
+// Of one key, since the server's start.
+struct KeyCounts {
+  int64_t num_calls = 0, num_refused = 0;  // admitted; refused by a limit of the key or the queue
+  int64_t num_tokens = 0;                  // prompt and output
+};
+
 // The running calls of one key and its use of the per-minute limits.
 //
 // Threads  any
@@ -48,6 +55,10 @@ class KeyUsage {
   // Applies from now on; past use still counts.
   void SetLimits(const KeyLimits& limits);
 
+  KeyCounts Counts() const;
+  // An admitted call was refused later.
+  void CountRefusal();
+
   // Counts one more running call, until Release.
   // Errors  RESOURCE_EXHAUSTED: names the limit; carries the retry delay
   absl::Status Acquire(Clock::time_point now);
@@ -58,8 +69,12 @@ class KeyUsage {
   void CountTokens(int64_t num_tokens, Clock::time_point now);
 
  private:
+  // Under the lock.
+  absl::Status CheckLimits(Clock::time_point now) const;
+
   const std::string name_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  KeyCounts counts_;
   KeyLimits limits_;
   int num_running_ = 0;
   TokenBucket requests_, tokens_;
@@ -90,6 +105,9 @@ class AccessControl {
 
   // Reads the key file now, whether it has changed or not, and logs the result.
   void Reload();
+
+  // Of the keys that have made a call, by name.
+  std::map<std::string, KeyCounts> Counts();
 
   bool HasKeys() const { return !keys_path_.empty(); }
 

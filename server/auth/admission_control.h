@@ -35,6 +35,8 @@ class AdmissionTicket {
   ServedModel& Model() const { return *model_; }
   // Empty if the server has no keys.
   std::string_view KeyName() const;
+  // Null if the server has no keys, or after ReleaseKey.
+  const Caller& Key() const { return key_; }
   // Charges prompt or output tokens to the key; no effect after ReleaseKey.
   void CountTokens(int64_t num_tokens);
   // The key may start another call. Idempotent.

@@ -48,7 +48,7 @@ struct StreamOptions {
   int64_t buffer_bytes = int64_t{1} << 20;  // buffered for the client before the request pauses
   // A client that reads nothing for this long while its call waits is disconnected; zero: no limit.
   absl::Duration client_timeout = absl::Seconds(60);
-  // HTTP: a comment goes out where a stream of events had nothing to send for this long; zero: none.
+  // HTTP: where a stream of events had nothing to send for this long, a comment goes out; 0: none.
   absl::Duration comment_interval = absl::Seconds(15);
 };
 

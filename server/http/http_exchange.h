@@ -56,13 +56,13 @@ class HttpExchange {
   // The whole answer. The first Reply or BeginStream counts; later ones are ignored.
   void Reply(HttpReply reply);
 
-  // Status 200, text/event-stream; later calls are ignored. In HTTP/1.0 the end of the connection is
-  // the end of the stream.
+  // Status 200, text/event-stream; later calls are ignored. In HTTP/1.0 the end of the connection
+  // is the end of the stream.
   void BeginStream();
   // Bytes of the body. Ignored unless the stream is open.
   void Send(std::string_view bytes);
-  // Sends a comment, which clients ignore, if `interval` has passed since the last bytes and no bytes
-  // wait. Returns when to call again, from `now` on; nullopt: the stream is not open.
+  // Sends a comment, which clients ignore, if `interval` has passed since the last bytes and no
+  // bytes wait. Returns when to call again, from `now` on; nullopt: the stream is not open.
   std::optional<std::chrono::milliseconds> SendComment(std::chrono::milliseconds interval,
                                                        Clock::time_point now);
   void EndStream();

@@ -53,8 +53,8 @@ absl::StatusOr<std::shared_ptr<const TlsMaterial>> ReadTlsMaterial(const TlsFile
 
 // The material in force. A changed file applies to connections opened a second later; open
 // connections stay. If the changed files are bad, the old material stays in force, the reason is
-// logged once, and the files are read again when they change. ValidityWarning is logged at the start,
-// after a reload, and once a day.
+// logged once, and the files are read again when they change. ValidityWarning is logged at the
+// start, after a reload, and once a day.
 //
 // Threads  any
 class TlsCertificates {
@@ -68,6 +68,9 @@ class TlsCertificates {
 
   // Never null. Examines the files if that was more than a second ago.
   std::shared_ptr<const TlsMaterial> Current();
+
+  // When the material in force expires.
+  absl::Time End() { return Current()->not_after; }
 
   // Reads the files now, whether they have changed or not, and logs the result.
   void Reload();

@@ -12,8 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "server/ops/log.h"
-
 namespace lssar {
 namespace {
 
@@ -271,12 +269,6 @@ std::map<std::string, int64_t> Metrics::NumFailed() const { return NonZero(failu
 std::string Metrics::Text(const EngineStats& engine) const {
   std::vector<MetricFamily> families = registry_->Collect();
   for (const EngineMetric& metric : kEngineMetrics) families.push_back(ToFamily(metric, engine));
-  ClientMetric dropped;
-  dropped.counter.value = double(Log::NumDroppedLines());
-  families.push_back({.name = "lssar_log_lines_dropped_total",
-                      .help = "Log lines that were dropped because stderr took no more.",
-                      .type = MetricType::Counter,
-                      .metric = {dropped}});
   std::ranges::sort(families, {}, &MetricFamily::name);
   for (MetricFamily& family : families) std::ranges::sort(family.metric, {}, &ClientMetric::label);
   return prometheus::TextSerializer().Serialize(families);

@@ -360,6 +360,8 @@ class RulesTest(unittest.TestCase):
     def test_rules(self):
         for command in (['check', 'rules', 'deploy/prometheus/alerts.yml'],
                         ['check', 'config', 'deploy/prometheus/prometheus.yml'],
+                        ['check', 'config', '--syntax-only',
+                         'deploy/prometheus/prometheus_secured.yml'],
                         ['test', 'rules', 'deploy/prometheus/alerts_test.yml']):
             done = subprocess.run(['promtool', *command], capture_output=True, text=True,
                                   check=False, timeout=TIMEOUT_S)

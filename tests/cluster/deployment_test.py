@@ -173,6 +173,11 @@ class KubernetesTest(unittest.TestCase):
                     self.assertEqual(context['capabilities'], {'drop': ['ALL']})
                     self.assertIn('memory', container['resources']['limits'])
                     self.assertIn('cpu', container['resources']['requests'])
+                    if container['name'] == 'lssar':
+                        threads = [{'name': 'LSSAR_THREADS', 'valueFrom': {
+                            'resourceFieldRef': {'resource': 'requests.cpu'}}}]
+                        self.assertEqual(container.get('env', []),
+                                         [] if overlay == 'cuda' else threads)
                     for mount in container['volumeMounts']:
                         self.assertIn(mount['name'], volumes)
 

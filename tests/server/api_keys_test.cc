@@ -168,6 +168,25 @@ class KeyFileTest : public testing::Test {
   const Log log_{"info"};
 };
 
+TEST_F(KeyFileTest, CallsRefusalsAndTokensAreCountedByKey) {
+  Write(Section("alice", "key = \"key-number-1-of-alice\"\nmax-concurrent = 1") +
+        Section("idle", "key = \"key-number-2-of-idle\""));
+  const auto control = AccessControl::Open(path_, &log_);
+  ASSERT_TRUE(control.ok());
+  const auto alice = (*control)->Authenticate("Bearer key-number-1-of-alice", KeyRole::kUser);
+  ASSERT_TRUE(alice.ok());
+  EXPECT_TRUE((*control)->Counts().empty());
+  EXPECT_TRUE((*alice)->Acquire(Clock::now()).ok());
+  EXPECT_FALSE((*alice)->Acquire(Clock::now()).ok());
+  (*alice)->CountTokens(70, Clock::now());
+  (*alice)->CountRefusal();
+  const auto counts = (*control)->Counts();
+  ASSERT_EQ(counts.size(), 1u);
+  EXPECT_EQ(counts.at("alice").num_calls, 1);
+  EXPECT_EQ(counts.at("alice").num_refused, 2);
+  EXPECT_EQ(counts.at("alice").num_tokens, 70);
+}
+
 TEST_F(KeyFileTest, SpacesMayFollowTheScheme) {
   Write(Section("alice", "key = \"key-number-1-of-alice\""));
   const auto control = AccessControl::Open(path_, &log_);

@@ -8,6 +8,9 @@
 #include <sstream>
 #include <string>
 
+#include "absl/time/clock.h"
+#include "server/ops/server_metrics.h"
+
 namespace lssar {
 namespace {
 
@@ -27,11 +30,64 @@ std::string ValueOf(const std::string& text, const std::string& series) {
   return "none";
 }
 
+std::string ReadText(const char* path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
 // Names, types, help, labels and buckets, on which dashboards and alerts depend.
 TEST(MetricsTest, TheInitialPageMatchesTheGoldenFile) {
-  std::ostringstream golden;
-  golden << std::ifstream("tests/server/metrics_golden.txt").rdbuf();
-  EXPECT_EQ(Metrics().Text(EngineStats()), golden.str());
+  EXPECT_EQ(Metrics().Text(EngineStats()), ReadText("tests/server/metrics_golden.txt"));
+}
+
+TEST(ServerMetricsTest, ThePageMatchesTheGoldenFile) {
+  const ServerStatus status = {
+      .phase = ServerPhase::kDraining,
+      .is_ready = true,
+      .max_calls = 1024,
+      .certificate_end = absl::FromUnixSeconds(2'000'000'000),
+      .keys = {{"alice", {.num_calls = 3, .num_refused = 1, .num_tokens = 500}}, {"bob", {}}},
+      .model = ServerStatus::Model{.name = "lssar-6m",
+                                   .checkpoint_hash = "0123456789abcdef",
+                                   .attention = "lssar p=15",
+                                   .dtype = "fp32",
+                                   .kv_cache_dtype = "fp16",
+                                   .device = "cpu",
+                                   .max_model_len = 16384,
+                                   .max_num_seqs = 64,
+                                   .max_queued_requests = 32,
+                                   .num_pages = 1000,
+                                   .page_size = 64}};
+  std::string golden = ReadText("tests/server/server_metrics_golden.txt");
+  const std::string version = "VERSION";
+  ASSERT_NE(golden.find(version), golden.npos);
+  golden.replace(golden.find(version), version.size(), LSSAR_VERSION);
+  EXPECT_EQ(ServerMetricsText(status), golden);
+}
+
+TEST(ServerMetricsTest, WhileLoadingThereIsNoModel) {
+  const std::string text = ServerMetricsText({});
+  EXPECT_EQ(ValueOf(text, "lssar_state{state=\"loading\"}"), "1");
+  EXPECT_EQ(ValueOf(text, "lssar_state{state=\"serving\"}"), "0");
+  EXPECT_EQ(ValueOf(text, "lssar_ready"), "0");
+  for (const char* absent :
+       {"lssar_max_model_len", "lssar_tls_certificate_end_timestamp_seconds"}) {
+    EXPECT_EQ(ValueOf(text, absent), "none");
+  }
+}
+
+TEST(ServerMetricsTest, TheProcessIsThisOne) {
+  const std::string text = ProcessMetricsText();
+  const auto value = [&text](const char* name) { return std::stod(ValueOf(text, name)); };
+  EXPECT_GT(value("process_cpu_seconds_total"), 0);
+  EXPECT_GE(value("process_open_fds"), 3);
+  EXPECT_GE(value("process_max_fds"), value("process_open_fds"));
+  EXPECT_GT(value("process_resident_memory_bytes"), 1 << 20);
+  EXPECT_GT(value("process_virtual_memory_bytes"), value("process_resident_memory_bytes"));
+  const double now = double(absl::ToUnixSeconds(absl::Now()));
+  EXPECT_GT(value("process_start_time_seconds"), now - 24 * 3600);
+  EXPECT_LE(value("process_start_time_seconds"), now + 2);
 }
 
 TEST(MetricsTest, EngineMetricsComeFromEngineStats) {
