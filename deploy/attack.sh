@@ -3,7 +3,8 @@
 # whose answers are compared bit for bit. Prints a line for each attack: peak memory above idle,
 # latency of health, lost calls, bits after the attack, the end on SIGTERM, and PASS or FAIL.
 #
-#   sh deploy/attack.sh                 everything, in about fifteen minutes on two cores
+#   sh deploy/attack.sh                 everything, on the bare ports and through the edge, in about
+#                                       half an hour on two cores
 #   sh deploy/attack.sh --short         rows 1 to 6 and 17, a second each: what ctest runs
 #   sh deploy/attack.sh --requests 1000000 --request-seconds 900    a million small requests too
 #   sh deploy/attack.sh --only 'rapid reset,HPACK flood' --bare     without HAProxy

@@ -9,6 +9,7 @@ Exit code 0: all targets are met; 1: one is not. Run from the root of the source
 
 import argparse
 import contextlib
+import hashlib
 import json
 import multiprocessing
 import os
@@ -30,6 +31,7 @@ MODEL = 'models/zoo/lssar-6m'
 DRAIN_SECONDS = 3
 RECOVERY_SECONDS = 2
 MIB = 1 << 20
+EDGE_KEYS = 'edge-keys.lst'  # in the folder of an attack's files
 
 # The targets.
 MAX_GROWTH_MIB = 1024
@@ -118,9 +120,10 @@ class Server:
 
 
 class Edge:
-    """HAProxy with the shipped configuration before a server; for a with block."""
+    """HAProxy with the shipped configuration before a server; for a with block. `keys`: file of
+    the hashes of keys; empty: calls need none."""
 
-    def __init__(self, server: Server):
+    def __init__(self, server: Server, keys: str = ''):
         ports = []
         for _ in range(2):
             with socket.create_server(('127.0.0.1', 0)) as free:
@@ -130,7 +133,8 @@ class Edge:
         self.environment = {
             **clean_environment(), 'EDGE_GRPC': self.grpc, 'EDGE_HTTP': self.http,
             'LSSAR_HOST': '127.0.0.1', 'LSSAR_GRPC_PORT': str(server.target.grpc_port),
-            'LSSAR_HTTP_PORT': str(server.target.http_port)}
+            'LSSAR_HTTP_PORT': str(server.target.http_port),
+            **({'EDGE_KEYS': keys} if keys else {})}
 
     def __enter__(self) -> 'Edge':
         self.log = tempfile.NamedTemporaryFile('w+', suffix='.log')
@@ -182,7 +186,8 @@ class Attack(typing.NamedTuple):
     send: typing.Callable[[attacks.Target, float], None]
     flags: tuple[str, ...] = ()
     max_files: int = 0
-    behind_edge: bool = False
+    behind_edge: bool = False  # always: the bare port does not withstand it
+    on_bare_port: bool = False  # never behind the edge: of the ports' own files
     ends_during: bool = False  # a second time, with SIGTERM in the middle
     # Files that the server is started with: folder -> (its flags, the neighbour's, the attack).
     prepare: typing.Callable[[pathlib.Path], tuple[list[str], list[str], typing.Callable]] | None \
@@ -204,6 +209,14 @@ def prepare_keys(folder: pathlib.Path) -> tuple[list[str], list[str], typing.Cal
             lambda _, seconds: files.damage_keys(keys, seconds))
 
 
+def prepare_edge_keys(folder: pathlib.Path) -> tuple[list[str], list[str], typing.Callable]:
+    """The edge knows the keys, too, and the attacker has none."""
+    (folder / EDGE_KEYS).write_text(hashlib.sha256(files.KEY.encode()).hexdigest() + '\n')
+    flags, callers_flags, _ = prepare_keys(folder)
+    return flags, callers_flags, attacks.InTurn(attacks.unfinished_uploads,
+                                                attacks.unfinished_http_uploads)
+
+
 def no_traffic(_: attacks.Target, seconds: float) -> None:
     time.sleep(seconds)
 
@@ -218,13 +231,15 @@ ATTACKS = (
     Attack('rapid reset', '5', attacks.rapid_reset, behind_edge=True),
     Attack('rapid reset after data', '5', attacks.rapid_reset_with_data, behind_edge=True),
     Attack('HPACK flood', '6', attacks.hpack_flood, behind_edge=True),
-    Attack('TLS files damaged', '7', no_traffic, prepare=prepare_tls),
+    Attack('TLS files damaged', '7', no_traffic, prepare=prepare_tls, on_bare_port=True),
     Attack('key file damaged', '8', no_traffic, prepare=prepare_keys),
     Attack('idle HTTP connections', '9', attacks.idle_http),
     Attack('idle reflection streams', '11', attacks.reflection_streams),
     Attack('Range of 8 KB', '13', attacks.metrics_range),
     Attack('role of 30 MiB', '14', attacks.long_role),
     Attack('unfinished uploads', '15', attacks.unfinished_uploads),
+    Attack('uploads without a key', '15, 21', no_traffic, prepare=prepare_edge_keys,
+           behind_edge=True),
     Attack('random frames', '16', attacks.mixed_frames),
     Attack('HTTP in pieces', '17', attacks.http_in_pieces),
     Attack('HTTP requests ahead of answers', '18', attacks.http_pipelined),
@@ -261,20 +276,23 @@ def recovers(server: Server) -> bool:
     return False
 
 
-def run_attack(attack: Attack, arguments: argparse.Namespace) -> dict[str, typing.Any]:
+def run_attack(attack: Attack, is_behind_edge: bool,
+               arguments: argparse.Namespace) -> dict[str, typing.Any]:
     """One row of figures."""
     with contextlib.ExitStack() as stack:
         send, flags, callers_flags = attack.send, list(attack.flags), []
+        edge_keys = ''
         if attack.prepare is not None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             more_flags, callers_flags, send = attack.prepare(pathlib.Path(folder))
             flags += more_flags
-        is_behind_edge = attack.behind_edge and not arguments.bare
+            if (pathlib.Path(folder) / EDGE_KEYS).exists():
+                edge_keys = os.path.join(folder, EDGE_KEYS)
         if is_behind_edge:  # all connections come from one address
             flags += ['--max-connections-per-address', '0']
         server = Server(arguments.server, *flags, max_files=attack.max_files)
         stack.callback(server.kill)
-        front = stack.enter_context(Edge(server)) if is_behind_edge else server
+        front = stack.enter_context(Edge(server, edge_keys)) if is_behind_edge else server
         calls = Helper(arguments.build, 'calls', front.grpc, front.http, *callers_flags)
         stack.callback(calls.kill)
         health = Helper(arguments.build, 'health', front.grpc, server.http, *callers_flags)
@@ -324,7 +342,7 @@ def run_attack(attack: Attack, arguments: argparse.Namespace) -> dict[str, typin
         misses.append('bits after the attack')
     if not is_ended:
         misses.append('end on SIGTERM')
-    return {'row': attack.row, 'attack': attack.name, 'growth_mib': round(growth),
+    return {'row': attack.row, 'attack': attack.name, 'edge': is_behind_edge, 'growth_mib': round(growth),
             'p50_ms': percentile(health_report['latencies_ms'], 0.5), 'p99_ms': p99,
             'worst_ms': max(health_report['latencies_ms'], default=0),
             'lost': calls_report['lost'], 'calls': calls_report['calls'],
@@ -359,12 +377,12 @@ def run_broken_files(arguments: argparse.Namespace) -> tuple[str, ...]:
             'PASS' if done.returncode == 0 else f'FAIL: exit {done.returncode}')
 
 
-COLUMNS = ('row', 'attack', 'peak MiB', 'health p50/p99/worst ms', 'lost', 'bits after', 'SIGTERM',
+COLUMNS = ('row', 'attack', 'through', 'peak MiB', 'health p50/p99/worst ms', 'lost', 'bits after', 'SIGTERM',
            'targets')
 
 
 def cells_of(row: dict[str, typing.Any]) -> list[str]:
-    return [row['row'], row['attack'], f'+{row["growth_mib"]}',
+    return [row['row'], row['attack'], 'edge' if row['edge'] else 'bare', f'+{row["growth_mib"]}',
             f'{row["p50_ms"]:.0f} / {row["p99_ms"]:.0f} / {row["worst_ms"]:.0f}',
             f'{row["lost"]} of {row["calls"]}', 'same' if row['same_bits'] else 'NO',
             f'exit {row["exit"]}, {row["exit_seconds"]:.1f} s',
@@ -393,11 +411,18 @@ def main() -> int:
         attack for attack in ATTACKS if not wanted or attack.name in wanted]
     rows = []
     print(' | '.join(COLUMNS), flush=True)
-    for attack in chosen:
+    # Each attack on the bare ports and through the edge, where both make sense.
+    runs = [(attack, is_behind_edge) for attack in chosen for is_behind_edge in (False, True)
+            if not (attack.behind_edge and not is_behind_edge and not arguments.bare)
+            and not (attack.on_bare_port and is_behind_edge)
+            and not (is_behind_edge and arguments.bare)
+            and not (arguments.short and is_behind_edge != attack.behind_edge)]
+    for attack, is_behind_edge in runs:
         try:
-            row = run_attack(attack, arguments)
+            row = run_attack(attack, is_behind_edge, arguments)
         except Exception as error:  # pylint: disable=broad-except
-            row = {'row': attack.row, 'attack': attack.name, 'growth_mib': 0, 'p50_ms': 0,
+            row = {'row': attack.row, 'attack': attack.name, 'edge': is_behind_edge,
+                   'growth_mib': 0, 'p50_ms': 0,
                    'p99_ms': 0, 'worst_ms': 0, 'lost': 0, 'calls': 0, 'same_bits': False,
                    'exit': '?', 'exit_seconds': 0, 'misses': [f'it did not run: {error}']}
         rows.append(row)
