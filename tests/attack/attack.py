@@ -342,7 +342,8 @@ def run_attack(attack: Attack, is_behind_edge: bool,
         misses.append('bits after the attack')
     if not is_ended:
         misses.append('end on SIGTERM')
-    return {'row': attack.row, 'attack': attack.name, 'edge': is_behind_edge, 'growth_mib': round(growth),
+    return {'row': attack.row, 'attack': attack.name, 'edge': is_behind_edge,
+            'growth_mib': round(growth),
             'p50_ms': percentile(health_report['latencies_ms'], 0.5), 'p99_ms': p99,
             'worst_ms': max(health_report['latencies_ms'], default=0),
             'lost': calls_report['lost'], 'calls': calls_report['calls'],
@@ -377,8 +378,8 @@ def run_broken_files(arguments: argparse.Namespace) -> tuple[str, ...]:
             'PASS' if done.returncode == 0 else f'FAIL: exit {done.returncode}')
 
 
-COLUMNS = ('row', 'attack', 'through', 'peak MiB', 'health p50/p99/worst ms', 'lost', 'bits after', 'SIGTERM',
-           'targets')
+COLUMNS = ('row', 'attack', 'through', 'peak MiB', 'health p50/p99/worst ms', 'lost',
+           'bits after', 'SIGTERM', 'targets')
 
 
 def cells_of(row: dict[str, typing.Any]) -> list[str]:

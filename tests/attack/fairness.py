@@ -1,0 +1,168 @@
+"""What one API key can do to another's time to the first token.
+
+    /usr/bin/python3 tests/attack/fairness.py --build build/ci [--calls 100] [--only NAME,...]
+
+For each shape of attack: a fresh server with two keys; calls of the one key alone, one after
+another; then the same calls while the other key attacks. Prints median and 99th percentile of the
+time to the first token and their ratio. Targets: the 99th percentile at most 3 times, no call
+lost, the same tokens. Exit code 0: every target is met; 1: one is not. Times are those of the
+machine: engine_test's FairShare counts the same in steps. Run from the root of the source tree.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import pathlib
+import random
+import sys
+import tempfile
+import threading
+import time
+import typing
+
+import attack
+
+MAX_RATIO = 3
+CALL_SECONDS = 60
+WARM_UP_SECONDS = 4  # of the attack, before the first call beside it
+KEYS = {'attacker': 'attacker-key-of-sixteen', 'other': 'other-key-of-sixteen'}
+VOCAB = 4000  # ids below it are ordinary tokens of the shipped checkpoint
+PROMPT_TOKENS = 200
+
+
+def connect(address: str, key: str) -> tuple[typing.Any, list[tuple[str, str]]]:
+    import grpc
+    from lssar.v1 import inference_pb2_grpc
+    channel = grpc.insecure_channel(address, options=[('grpc.use_local_subchannel_pool', 1)])
+    return inference_pb2_grpc.InferenceStub(channel), [('authorization', f'Bearer {KEYS[key]}')]
+
+
+def ids(count: int, seed: int) -> list[int]:
+    source = random.Random(seed)
+    return [source.randrange(10, VOCAB) for _ in range(count)]
+
+
+def generate(num_tokens: int, seed: int, **fields: typing.Any) -> typing.Any:
+    from lssar.v1 import inference_pb2
+    return inference_pb2.GenerateRequest(
+        tokens=inference_pb2.TokenIds(ids=ids(num_tokens, seed)), ignore_eos=True,
+        sampling=inference_pb2.Sampling(temperature=0.8, seed=seed), **fields)
+
+
+def long_scores(seed: int) -> typing.Any:
+    from lssar.v1 import inference_pb2 as pb
+    continuations = [pb.TextOrTokens(tokens=pb.TokenIds(ids=ids(15000, seed + i)))
+                     for i in range(400)]
+    return pb.ScoreRequest(items=[pb.ScoreItem(
+        context=pb.TextOrTokens(tokens=pb.TokenIds(ids=ids(20, seed))),
+        continuations=continuations)])
+
+
+# name -> (threads, rpc, request of a thread)
+SHAPES: dict[str, tuple[int, str, typing.Callable[[int], typing.Any]]] = {
+    '16 calls of n = 16': (16, 'Generate', lambda i: generate(20, i, n=16, max_tokens=400)),
+    '200 looping calls': (200, 'Generate', lambda i: generate(50, i, max_tokens=32)),
+    'priority 10': (64, 'Generate', lambda i: generate(50, i, max_tokens=400, priority=10)),
+    'prompts of 15,000 tokens': (8, 'Generate', lambda i: generate(15000, i, max_tokens=4)),
+    'six Scores of 400 x 15,000': (6, 'Score', lambda i: long_scores(1000 * i)),
+}
+
+
+def send_attack(address: str, shape: str) -> None:
+    """Until the process is ended."""
+    import grpc
+    num_threads, rpc, make = SHAPES[shape]
+
+    def loop(i: int) -> None:
+        stub, metadata = connect(address, 'attacker')
+        request = make(i)
+        while True:
+            try:
+                for _ in getattr(stub, rpc)(request, metadata=metadata):
+                    pass
+            except grpc.RpcError:  # a full queue
+                time.sleep(0.01)
+
+    threads = [threading.Thread(target=loop, args=(i,), daemon=True) for i in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def measure(address: str, num_calls: int, results: typing.Any) -> None:
+    """Milliseconds to the first token of each call (None: lost), and the calls' tokens."""
+    import grpc
+    stub, metadata = connect(address, 'other')
+    times, texts = [], []
+    for i in range(num_calls):
+        request = generate(PROMPT_TOKENS, 10**6 + i, max_tokens=16, use_prefix_cache=False)
+        begin, first, text = time.monotonic(), None, []
+        try:
+            for reply in stub.Generate(request, metadata=metadata, timeout=CALL_SECONDS):
+                text += [token.token.id for token in reply.delta.tokens]
+                if first is None and reply.delta.tokens:
+                    first = 1e3 * (time.monotonic() - begin)
+        except grpc.RpcError as error:
+            print(f'  lost: {error.code().name}: {error.details()[:120]}', flush=True)
+            first = None
+        times.append(first)
+        texts.append(text)
+    results.put((times, texts))
+
+
+def in_process(address: str, num_calls: int) -> tuple[list[float | None], list[list[int]]]:
+    results: typing.Any = multiprocessing.Queue()
+    process = multiprocessing.Process(target=measure, args=(address, num_calls, results))
+    process.start()
+    measured = results.get(timeout=CALL_SECONDS * num_calls)
+    process.join()
+    return measured
+
+
+def run_shape(shape: str, arguments: argparse.Namespace) -> bool:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        keys = pathlib.Path(folder) / 'keys.toml'
+        keys.write_text(''.join(f'[{name}]\nkey = "{key}"\n' for name, key in KEYS.items()))
+        server = attack.Server(os.path.join(arguments.build, 'bin', 'lssar-server'),
+                               '--api-keys', str(keys))
+        stack.callback(server.kill)
+        in_process(server.grpc, 5)
+        alone, expected = in_process(server.grpc, arguments.calls)
+        attacker = multiprocessing.Process(target=send_attack, args=(server.grpc, shape))
+        attacker.start()
+        stack.callback(attacker.kill)
+        time.sleep(WARM_UP_SECONDS)
+        beside, texts = in_process(server.grpc, arguments.calls)
+    answered = [value for value in beside if value is not None]
+    lost = len(beside) - len(answered)
+    figures = [attack.percentile(values, part) for values in (
+        [value for value in alone if value is not None], answered) for part in (0.5, 0.99)]
+    ratio = figures[3] / figures[1]
+    misses = [what for what, is_missed in (
+        ('lost calls', lost), ('time to the first token', ratio > MAX_RATIO),
+        ('other tokens', texts != expected)) if is_missed]
+    print(f'{shape} | {figures[0]:.0f} / {figures[1]:.0f} | {figures[2]:.0f} / {figures[3]:.0f} | '
+          f'{ratio:.1f} | {lost} of {len(beside)} | '
+          + ('PASS' if not misses else 'FAIL: ' + ', '.join(misses)), flush=True)
+    return not misses
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--build', required=True, help='build folder: programs in bin/, stubs')
+    parser.add_argument('--calls', type=int, default=100)
+    parser.add_argument('--only', default='', help='names of shapes, separated by commas')
+    arguments = parser.parse_args()
+    sys.path.insert(0, os.path.join(arguments.build, 'python'))
+    wanted = [name.strip() for name in arguments.only.split(',') if name.strip()]
+    print('attack | alone, p50/p99 ms | beside it | ratio of p99 | lost | targets', flush=True)
+    passed = [run_shape(shape, arguments) for shape in SHAPES if not wanted or shape in wanted]
+    print('PASS: every target is met' if all(passed) else 'FAIL: a target is missed')
+    return 0 if all(passed) else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())
