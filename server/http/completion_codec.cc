@@ -40,7 +40,8 @@ class CompletionCodec final : public HttpCodec {
     LegacyLogprobs legacy;
     ChatLogprobs chat;
     v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;  // until it is known
-    std::string stop_reason = "null";                         // vLLM's: what stopped the text
+    int num_tokens = 0;
+    std::string stop_reason = "null";  // vLLM's: what stopped the text
   };
 
   // Takes memory for the reply, or for what a stream holds of it at once.
@@ -65,6 +66,8 @@ class CompletionCodec final : public HttpCodec {
   // Text, log-probabilities and finish reason of a choice, as an element of "choices".
   std::string ChoiceJson(int index, bool is_event);
   std::string Body();
+  // `,"usage":...` of an event of a choice; empty: none was asked for.
+  std::string EventUsage(int index) const;
 
   const Dialect dialect_;
   GenerateMethod& method_;
@@ -74,6 +77,7 @@ class CompletionCodec final : public HttpCodec {
   TokenFormat format_;
   std::string prefix_;  // of every reply and event: id, object, created, model
   std::string usage_;
+  std::vector<v1::Usage> prompt_usages_;            // of each prompt, where events tell the usage
   std::vector<Choice> choices_;                     // of all prompts
   std::vector<PromptLogprobList> prompt_logprobs_;  // of each prompt, where asked for
 };
@@ -111,6 +115,7 @@ absl::Status CompletionCodec::OnParsed(CallContext* context, const std::vector<S
     }
     choices_.insert(choices_.end(), size_t(num_choices_), first);
     prompt_logprobs_.emplace_back(format_);
+    if (request_.continuous_usage) prompt_usages_.emplace_back();
   }
   RETURN_IF_ERROR(HoldReply(context, items));
   prefix_ = StrCat(
@@ -155,6 +160,11 @@ void CompletionCodec::OnReply(int prompt, Message& message) {
   switch (reply.event_case()) {
     case v1::GenerateReply::kStarted:
       if (!request_.stream) return;
+      if (request_.continuous_usage) {
+        v1::Usage& usage = prompt_usages_[size_t(prompt)];
+        usage.set_num_prompt_tokens(reply.started().num_prompt_tokens());
+        usage.set_num_cached_tokens(reply.started().num_cached_tokens());
+      }
       Exchange().BeginStream();
       for (int i = 0; IsChat() && i < num_choices_; ++i) SendRole(first_choice + i);
       return;
@@ -185,6 +195,7 @@ void CompletionCodec::AddPromptTokens(int prompt, const v1::PromptLogprobs& logp
 void CompletionCodec::AddDelta(int index, const v1::Delta& delta) {
   Choice& choice = choices_[size_t(index)];
   choice.text += delta.text();
+  choice.num_tokens += delta.tokens_size();
   if (HasLogprobs()) {
     for (const v1::Token& token : delta.tokens()) {
       if (IsChat()) {
@@ -228,7 +239,15 @@ void CompletionCodec::SendRole(int index) {
   SendEvent(StrCat(prefix_, "{\"index\":", index,
                    ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
                    "\"finish_reason\":null}]",
-                   request_.include_usage ? ",\"usage\":null}" : "}"));
+                   EventUsage(index), "}"));
+}
+
+std::string CompletionCodec::EventUsage(int index) const {
+  if (!request_.include_usage) return {};
+  if (!request_.continuous_usage) return ",\"usage\":null";
+  v1::Usage usage = prompt_usages_[size_t(index / num_choices_)];
+  usage.set_num_generated_tokens(choices_[size_t(index)].num_tokens);
+  return ",\"usage\":" + UsageJson(usage);
 }
 
 void CompletionCodec::SendChoice(int index) {
@@ -237,7 +256,7 @@ void CompletionCodec::SendChoice(int index) {
   event += ']';
   Choice& choice = choices_[size_t(index)];
   if (choice.finish != v1::FINISH_REASON_UNSPECIFIED) event += StrCat(",\"receipt\":", Receipt());
-  event += request_.include_usage ? ",\"usage\":null}" : "}";
+  event += EventUsage(index) + "}";
   SendEvent(event);
   choice.text.clear();
 }

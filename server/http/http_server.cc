@@ -217,6 +217,26 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
        .page = [](const State& state,
                   const HttpRequest&) { return TextReply(state.pages.readiness()); },
        .is_probe = true},
+      // The names that vLLM (/health), SageMaker (/ping) and benchmarks of others ask for.
+      {.method = "GET",
+       .path = "/health",
+       .page = [](const State& state,
+                  const HttpRequest&) { return TextReply(state.pages.readiness()); },
+       .is_probe = true},
+      {.method = "GET",
+       .path = "/ping",
+       .page = [](const State& state,
+                  const HttpRequest&) { return TextReply(state.pages.readiness()); },
+       .is_probe = true},
+      {.method = "GET",
+       .path = "/version",
+       .rpc = "/version",
+       .call =
+           [](const State&) {
+             return MakeAnswer([](const HttpRequest&, const CallContext&) {
+               return absl::StatusOr<std::string>("{\"version\":\"" LSSAR_VERSION "\"}");
+             });
+           }},
       {.method = "GET",
        .path = "/",
        .page =

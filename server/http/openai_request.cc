@@ -160,7 +160,10 @@ absl::Status ReadStream(const BodyFields& fields, CompletionRequest* request) {
   ASSIGN_OR_RETURN(const BodyFields option_fields, BodyFields::Of(*options, "stream_options"));
   RETURN_IF_ERROR(CheckFields(kStreamOptions, option_fields));
   ASSIGN_OR_RETURN(const std::optional<bool> usage, option_fields.Bool("include_usage"));
+  ASSIGN_OR_RETURN(const std::optional<bool> continuous,
+                   option_fields.Bool("continuous_usage_stats"));
   request->include_usage = usage.value_or(false);
+  request->continuous_usage = request->include_usage && continuous.value_or(false);
   return absl::OkStatus();
 }
 

@@ -27,6 +27,7 @@ struct CompletionRequest {
   int num_prompt_logprobs = -1;  // vLLM's field of that name
   bool stream = false;
   bool include_usage = false;
+  bool continuous_usage = false;    // each event tells the usage so far
   bool tokens_as_ids = false;       // return_tokens_as_token_ids: "token_id:17" in place of text
   std::vector<bool> has_added_bos;  // of each prompt, after AddBosForLmEval
 };

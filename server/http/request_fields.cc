@@ -59,7 +59,7 @@ constexpr std::array kGroups = std::to_array<Group>({
     {kServed, kMessage, "role content"},
     {kServed, kContentPart, "type text"},
     {kServed, kScoreItem, "context continuations"},
-    {kServed, kStreamOptions, "include_usage"},
+    {kServed, kStreamOptions, "include_usage continuous_usage_stats"},
 
     // Labels, storage, caches and placement: the answer is the same without them.
     {kHarmless, kAnyBody,
@@ -180,8 +180,6 @@ constexpr std::array kGroups = std::to_array<Group>({
     {kRefused, kMessage, "reasoning reasoning_content",
      "this server's models have no mode of reasoning"},
     {kRefused, kMessage, "prefix partial", "the assistant begins a message of its own"},
-    {kRefused, kStreamOptions, "continuous_usage_stats",
-     "only the last event tells the usage (include_usage)"},
 });
 
 std::vector<RequestField> MakeRows() {

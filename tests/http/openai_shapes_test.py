@@ -298,6 +298,7 @@ class OpenApiTest(unittest.TestCase):
         self.check("/detokenize", "post", server.post("/detokenize", {"tokens": [5, 6, 7]}))
         for path in ("/v1/models", "/tokenizer_info"):
             self.check(path, "get", server.request("GET", path).json())
+        self.check("/version", "get", server.request("GET", "/version").json())
         self.check("/v1/models/{model}", "get",
                    server.request("GET", f"/v1/models/{NAME}").json())
 
