@@ -1,5 +1,4 @@
 // `lssar attention`: the final attention weights of query tokens of a prompt.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -146,11 +145,11 @@ std::vector<int> SpreadRows(int num_tokens, int max_rows) {
 
 class AttentionCommand : public Command {
  public:
-  void AddFlags(CLI::App* app) override {
-    AddPromptFlags(app, &prompt_);
+  void AddFlags(ArgumentParser* parser) override {
+    AddPromptFlags(parser, &prompt_);
     static constexpr char kGroup[] = "What to show";
-    const auto add = [app](const char* name, auto& value, const char* about) {
-      app->add_option(name, value, about)->option_text("LIST")->group(kGroup);
+    const auto add = [parser](const char* name, auto& value, const char* about) {
+      parser->Add(name, value, about).ValueName("LIST").Group(kGroup);
     };
     add("--layers", layers_,
         "indices: 0,2..4,-1 is the first, three more and the last [default: all]");
@@ -158,26 +157,30 @@ class AttentionCommand : public Command {
     add("--rows", rows_,
         "query tokens: positions in the prompt, -1 is the last [default: -1; at equal steps, "
         "--map: 40, --statistics: 64, --figure: 256]");
-    app->add_option(
-           "--top-k", top_k_,
-           "the largest weights of each row [0 is all; default 8, with --map and --json all, with "
-           "--figure 256]")
-        ->option_text("N")
-        ->group(kGroup);
-    app->add_flag("--map", map_, "draw a map of rows and keys for each head")->group("Output");
-    app->add_flag(
-           "--statistics", statistics_,
-           "means of each head over the rows: share of negligible keys (weights below 2^-32 of the "
-           "row's largest), effective keys (exp of the entropy), mass of the first token and "
-           "by distance")
-        ->group("Output");
-    app->add_flag("--json", json_,
-                  "print one JSON object: tokens, and keys and weights of each row")
-        ->group("Output");
-    AddFigureFlag(app, &figure_path_);
-    AddSchedulingFlags(app, &scheduling_);
-    AddConnectionFlags(app, &connection_);
-    app->footer(
+    parser
+        ->Add(
+            "--top-k", top_k_,
+            "the largest weights of each row [0 is all; default 8, with --map and --json all, with "
+            "--figure 256]")
+        .ValueName("N")
+        .Group(kGroup);
+    parser->AddSwitch("--map", map_, "draw a map of rows and keys for each head").Group("Output");
+    parser
+        ->AddSwitch(
+            "--statistics", statistics_,
+            "means of each head over the rows: share of negligible keys (weights below 2^-32 of "
+            "the "
+            "row's largest), effective keys (exp of the entropy), mass of the first token and "
+            "by distance")
+        .Group("Output");
+    parser
+        ->AddSwitch("--json", json_,
+                    "print one JSON object: tokens, and keys and weights of each row")
+        .Group("Output");
+    AddFigureFlag(parser, &figure_path_);
+    AddSchedulingFlags(parser, &scheduling_);
+    AddConnectionFlags(parser, &connection_);
+    parser->Footer(
         "Examples:\n"
         "  lssar attention --model models/zoo/lssar-6m 'The cat sat on the mat' --layers -1 --map\n"
         "  lssar attention --model models/zoo/lssar-6m --ids models/zoo/lssar-6m/held_out.bin "
@@ -191,7 +194,7 @@ class AttentionCommand : public Command {
     }
     ASSIGN_OR_RETURN(Figure figure, Figure::Start("attention", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
-    v1::Inference::StubInterface* const stub = connection->Stub();
+    Service* const stub = connection->Stub();
     ASSIGN_OR_RETURN(const v1::CaptureAttentionRequest request, MakeRequest(stub));
 
     Interrupt interrupt;
@@ -217,14 +220,14 @@ class AttentionCommand : public Command {
 
  private:
   // Always ids: the number of tokens is needed to count rows from the end and to resolve "all".
-  absl::StatusOr<std::vector<int32_t>> ReadPromptIds(v1::Inference::StubInterface* stub) const {
+  absl::StatusOr<std::vector<int32_t>> ReadPromptIds(Service* stub) const {
     ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(prompt_));
     if (prompt.ids.has_value()) return *std::move(prompt.ids);
     Interrupt interrupt;
     return Tokenize(stub, *prompt.text, /*add_bos=*/std::nullopt, &interrupt);
   }
 
-  absl::StatusOr<v1::CaptureAttentionRequest> MakeRequest(v1::Inference::StubInterface* stub) {
+  absl::StatusOr<v1::CaptureAttentionRequest> MakeRequest(Service* stub) {
     ASSIGN_OR_RETURN(const auto ids, ReadPromptIds(stub));
     ASSIGN_OR_RETURN(const auto served, DescribeServer(stub));
     v1::CaptureAttentionRequest request;

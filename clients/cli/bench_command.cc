@@ -1,5 +1,4 @@
 // `lssar bench`: latency and throughput of a server under load, as `vllm bench serve`.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -65,21 +64,22 @@ absl::StatusOr<microseconds> ParseTime(absl::string_view flag, const std::string
 
 class BenchCommand : public Command {
  public:
-  void AddFlags(CLI::App* app) override {
-    AddLoadFlags(app);
-    AddRequestFlags(app);
-    app->add_option("--goodput", targets_text_,
-                    "targets of good requests: ttft:TIME, tpot:TIME, e2e:TIME [default: none]")
-        ->option_text("LIST")
-        ->group("Output");
-    json_option_ = app->add_option("--json", json_path_,
-                                   "write JSON to a file; without FILE or with -: to stdout")
-                       ->option_text("[FILE]")
-                       ->expected(0, 1)
-                       ->group("Output");
-    AddFigureFlag(app, &figure_path_);
-    AddConnectionFlags(app, &connection_);
-    app->footer(
+  void AddFlags(ArgumentParser* parser) override {
+    AddLoadFlags(parser);
+    AddRequestFlags(parser);
+    parser
+        ->Add("--goodput", targets_text_,
+              "targets of good requests: ttft:TIME, tpot:TIME, e2e:TIME [default: none]")
+        .ValueName("LIST")
+        .Group("Output");
+    json_option_ =
+        parser->Add("--json", json_path_, "write JSON to a file; without FILE or with -: to stdout")
+            .ValueName("[FILE]")
+            .OptionalValue()
+            .Group("Output");
+    AddFigureFlag(parser, &figure_path_);
+    AddConnectionFlags(parser, &connection_);
+    parser->Footer(
         "TTFT: time to the first token; TPOT: mean time per later token; ITL: time between "
         "tokens;\n"
         "E2E: time to the last token. With --request-rate, times count from when a request was "
@@ -94,7 +94,7 @@ class BenchCommand : public Command {
     RETURN_IF_ERROR(ParseFlags());
     ASSIGN_OR_RETURN(Figure figure, Figure::Start("bench", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
-    v1::Inference::StubInterface* stub = connection->Stub();
+    Service* stub = connection->Stub();
     ASSIGN_OR_RETURN(const auto served, DescribeServer(stub));
     ASSIGN_OR_RETURN(const auto workload, BenchWorkload::Make(*options_, served));
     RETURN_IF_ERROR(RunPoints(stub, workload));
@@ -102,20 +102,20 @@ class BenchCommand : public Command {
   }
 
  private:
-  void AddLoadFlags(CLI::App* app) {
-    const auto add = [app](const char* name, auto& value, const char* text, const char* about) {
-      return app->add_option(name, value, about)->option_text(text)->group("Load");
+  void AddLoadFlags(ArgumentParser* parser) {
+    const auto add = [parser](const char* name, auto& value, const char* text, const char* about) {
+      return parser->Add(name, value, about).ValueName(text).Group("Load");
     };
     add("--max-concurrency", concurrency_, "LIST",
         "closed loop: requests in flight at all times [1 to 4096; default 1,4,16]");
     add("--request-rate", rates_, "LIST",
         "open loop: Poisson arrivals per second [over 0 to 100000; default: closed loop]")
-        ->excludes("--max-concurrency");
+        .Excludes("--max-concurrency");
     add("--duration", duration_, "TIME", "time of each load [over 0 to 24h; default 10s]");
     add("--num-prompts", num_requests_, "N",
         "requests of each load, instead of --duration [1 to 10000000]")
-        ->check(CLI::Range(int64_t{1}, int64_t{10000000}))
-        ->excludes("--duration");
+        .Range(int64_t{1}, int64_t{10000000})
+        .Excludes("--duration");
     add("--warmup", warmup_, "TIME",
         "time before each load whose requests are not counted [0 to 24h; default 1s]");
     add("--deadline", deadline_, "TIME", "of each request [over 0 to 24h; default: none]");
@@ -123,32 +123,33 @@ class BenchCommand : public Command {
         "the same seed gives the same requests and arrivals [0 to 2^64-1; default 1]");
   }
 
-  void AddRequestFlags(CLI::App* app) {
-    const auto add = [app](const char* name, auto& value, const char* text, const char* about) {
-      return app->add_option(name, value, about)->option_text(text)->group("Requests");
+  void AddRequestFlags(ArgumentParser* parser) {
+    const auto add = [parser](const char* name, auto& value, const char* text, const char* about) {
+      return parser->Add(name, value, about).ValueName(text).Group("Requests");
     };
     add("--random-input-len", input_, "LENGTHS",
         "random tokens of the prompt: N, uniform:A,B or lognormal:MEAN,SIGMA [default 256]");
     add("--random-output-len", output_, "LENGTHS", "tokens of the output, likewise [default 64]");
     add("--random-prefix-len", num_prefix_tokens_, "N",
         "tokens of a prefix that prompts share [0 to 1048576; default 0]")
-        ->check(CLI::Range(0, 1 << 20));
+        .Range(0, 1 << 20);
     add("--prefix-fraction", prefix_fraction_, "X",
         "share of the prompts that have the prefix [0 to 1; default 1]")
-        ->check(CLI::Range(0.0, 1.0));
+        .Range(0.0, 1.0);
     add("--dataset-path", prompts_path_, "FILE",
         "JSON lines {\"prompt\": text, \"max_tokens\": n} instead of random tokens; - is standard "
         "input")
-        ->excludes("--random-input-len")
-        ->excludes("--random-prefix-len");
+        .Excludes("--random-input-len")
+        .Excludes("--random-prefix-len");
     add("--temperature", temperature_, "X", "0 is greedy [0 to 100; default 0]");
     add("--stream-interval", stream_interval_, "N",
         "engine steps per message [1 to 1024; default 1]");
-    app->add_flag("--no-ignore-eos", no_ignore_eos_,
-                  "end outputs at EOS [default: every output has its full length]")
-        ->group("Requests");
-    app->add_flag("--no-prefix-caching", no_prefix_caching_, "compute every prompt in full")
-        ->group("Requests");
+    parser
+        ->AddSwitch("--no-ignore-eos", no_ignore_eos_,
+                    "end outputs at EOS [default: every output has its full length]")
+        .Group("Requests");
+    parser->AddSwitch("--no-prefix-caching", no_prefix_caching_, "compute every prompt in full")
+        .Group("Requests");
   }
 
   absl::Status ParseFlags() {
@@ -208,7 +209,7 @@ class BenchCommand : public Command {
     return absl::OkStatus();
   }
 
-  absl::Status RunPoints(v1::Inference::StubInterface* stub, const BenchWorkload& workload) {
+  absl::Status RunPoints(Service* stub, const BenchWorkload& workload) {
     Interrupt interrupt;
     // All loads send the same requests; a salt per load and run prevents shared cached pages.
     const std::string salt = StrCat("bench-", std::random_device()(), "-");
@@ -225,9 +226,8 @@ class BenchCommand : public Command {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<BenchRecord>> RunPoint(v1::Inference::StubInterface* stub,
-                                                    const BenchWorkload& workload, double load,
-                                                    Interrupt* interrupt) {
+  absl::StatusOr<std::vector<BenchRecord>> RunPoint(Service* stub, const BenchWorkload& workload,
+                                                    double load, Interrupt* interrupt) {
     constexpr int kBarUnits = 1000;
     ProgressBar bar(absl::StrFormat("%s %g", LoadName(report_), load), kBarUnits);
     const auto begin = std::chrono::steady_clock::now();
@@ -264,7 +264,7 @@ class BenchCommand : public Command {
   }
 
   absl::Status Show(const v1::GetInfoReply& served, Figure* figure) const {
-    const bool is_json_wanted = json_option_->count() > 0;
+    const bool is_json_wanted = json_option_.IsGiven();
     if (is_json_wanted && (json_path_.empty() || json_path_ == "-")) {
       PrintJson(ToJson(served));
     } else {
@@ -297,7 +297,7 @@ class BenchCommand : public Command {
   bool no_ignore_eos_ = false;
   bool no_prefix_caching_ = false;
   std::string targets_text_;
-  CLI::Option* json_option_ = nullptr;
+  Argument json_option_{nullptr};
   std::string json_path_;
   std::string figure_path_;
   ConnectionFlags connection_;

@@ -14,6 +14,7 @@
 #include "clients/cli/bench_workload.h"
 #include "clients/cli/prefix_key.h"
 #include "clients/cli/rpc_calls.h"
+#include "clients/cli/service.h"
 
 namespace lssar::cli {
 namespace {
@@ -46,14 +47,13 @@ class BenchCall final : public grpc::ClientReadReactor<v1::GenerateReply>,
   BenchCall(steady_clock::time_point begin, BenchRecord record, CallObserver* observer)
       : begin_(begin), record_(std::move(record)), observer_(observer) {}
 
-  void Start(v1::Inference::StubInterface* stub, v1::GenerateRequest request,
-             std::optional<microseconds> deadline) {
+  void Start(Service* stub, v1::GenerateRequest request, std::optional<microseconds> deadline) {
     self_ = shared_from_this();
     request_ = std::move(request);
     if (deadline) context_.set_deadline(std::chrono::system_clock::now() + *deadline);
     record_.sent_us = NowUs();
-    AddPrefixHeader(request_, &context_);
-    stub->async()->Generate(&context_, &request_, this);
+    context_.AddMetadata(kPrefixHeader, PrefixKey(request_));
+    (*stub)->async()->Generate(&context_, &request_, this);
     StartRead(&reply_);
     StartCall();
   }
@@ -115,8 +115,7 @@ class LoadRun final : public CallObserver {
     if (plan.rate) arrivals_.emplace(*plan.rate, plan.seed);
   }
 
-  absl::StatusOr<std::vector<BenchRecord>> Run(v1::Inference::StubInterface* stub,
-                                               const BenchWorkload& workload) {
+  absl::StatusOr<std::vector<BenchRecord>> Run(Service* stub, const BenchWorkload& workload) {
     for (int64_t idx = 0; !interrupt_->Fired(); ++idx) {
       v1::GenerateRequest request = workload.Request(idx);
       request.set_cache_salt(plan_.cache_salt);
@@ -179,7 +178,7 @@ class LoadRun final : public CallObserver {
     return now_us;
   }
 
-  void Start(v1::Inference::StubInterface* stub, v1::GenerateRequest request, int64_t due_us) {
+  void Start(Service* stub, v1::GenerateRequest request, int64_t due_us) {
     BenchRecord record;
     record.due_us = due_us;
     record.is_warmup = due_us < plan_.warmup.count();
@@ -258,8 +257,8 @@ class LoadRun final : public CallObserver {
 }  // namespace
 
 absl::StatusOr<std::vector<BenchRecord>> RunLoad(
-    v1::Inference::StubInterface* stub, const BenchWorkload& workload, const LoadPlan& plan,
-    Interrupt* interrupt, const std::function<void(const LoadProgress&)>& on_progress) {
+    Service* stub, const BenchWorkload& workload, const LoadPlan& plan, Interrupt* interrupt,
+    const std::function<void(const LoadProgress&)>& on_progress) {
   return LoadRun(plan, interrupt, on_progress).Run(stub, workload);
 }
 

@@ -13,9 +13,10 @@
 #include "absl/status/statusor.h"
 #include "clients/cli/bench_workload.h"
 #include "clients/cli/interrupt.h"
-#include "lssar/v1/inference.grpc.pb.h"
 
 namespace lssar::cli {
+
+class Service;
 
 // The time between two messages with tokens.
 struct TokenGap {
@@ -67,8 +68,8 @@ struct LoadProgress {
 // `on_progress` on this thread, several times per second.
 // Errors  CANCELLED: interrupted
 absl::StatusOr<std::vector<BenchRecord>> RunLoad(
-    v1::Inference::StubInterface* stub, const BenchWorkload& workload, const LoadPlan& plan,
-    Interrupt* interrupt, const std::function<void(const LoadProgress&)>& on_progress);
+    Service* stub, const BenchWorkload& workload, const LoadPlan& plan, Interrupt* interrupt,
+    const std::function<void(const LoadProgress&)>& on_progress);
 
 }  // namespace lssar::cli
 

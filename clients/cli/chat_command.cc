@@ -1,5 +1,4 @@
 // `lssar chat`: a conversation, on a terminal or line by line from a pipe.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +23,7 @@
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
-#include "lssar/v1/inference.grpc.pb.h"
+#include "lssar/v1/inference.pb.h"
 
 namespace lssar::cli {
 namespace {
@@ -42,7 +41,7 @@ void AddMessage(const std::string& role, const std::string& content, v1::Chat* c
 class ChatSession {
  public:
   // `stub` must outlive the session. `max_model_len`: tokens, of the server.
-  ChatSession(v1::Inference::StubInterface* stub, const SamplingFlags& sampling, int max_model_len);
+  ChatSession(Service* stub, const SamplingFlags& sampling, int max_model_len);
 
   // Sends `text` after the messages so far. The answer becomes part of the chat, also when
   // `interrupt` stops it early; without any answer, `text` is removed again.
@@ -72,7 +71,7 @@ class ChatSession {
   // Tokens left for an answer to `text`; negative if `text` itself does not fit.
   absl::StatusOr<int> EstimateTokensLeft(const std::string& text, Interrupt* interrupt) const;
 
-  v1::Inference::StubInterface* stub_;
+  Service* stub_;
   SamplingFlags sampling_;
   int max_model_len_;
   std::string system_;
@@ -82,8 +81,7 @@ class ChatSession {
   int64_t num_generated_tokens_ = 0;
 };
 
-ChatSession::ChatSession(v1::Inference::StubInterface* stub, const SamplingFlags& sampling,
-                         int max_model_len)
+ChatSession::ChatSession(Service* stub, const SamplingFlags& sampling, int max_model_len)
     : stub_(stub), sampling_(sampling), max_model_len_(max_model_len) {}
 
 absl::StatusOr<int> ChatSession::EstimateTokensLeft(const std::string& text,
@@ -151,15 +149,13 @@ void Remark(const std::string& text) {
 
 class ChatCommand : public Command {
  public:
-  void AddFlags(CLI::App* app) override {
-    app->add_option("--system", system_, "system text [default: none]")
-        ->option_text("TEXT")
-        ->group("Chat");
-    AddSamplingFlags(app, &sampling_);
-    app->add_flag("--json", json_, "print one JSON object per line for each answer")
-        ->group("Output");
-    AddConnectionFlags(app, &connection_);
-    app->footer(StrCat(
+  void AddFlags(ArgumentParser* parser) override {
+    parser->Add("--system", system_, "system text [default: none]").ValueName("TEXT").Group("Chat");
+    AddSamplingFlags(parser, &sampling_);
+    parser->AddSwitch("--json", json_, "print one JSON object per line for each answer")
+        .Group("Output");
+    AddConnectionFlags(parser, &connection_);
+    parser->Footer(StrCat(
         "While chatting:\n", kChatHelp,
         "The history of lines is in $LSSAR_HISTORY (default ~/.local/state/lssar/history).\n\n"
         "Examples:\n"

@@ -9,7 +9,6 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -21,6 +20,8 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "clients/cli/service.h"
+#include "server/server.h"
 
 namespace lssar::cli {
 namespace {
@@ -178,19 +179,11 @@ absl::Status WaitUntilConnected(const std::string& server, bool has_tls, grpc::C
   return absl::OkStatus();
 }
 
-// True if the command line, and not the environment, sets the option.
-bool IsOnCommandLine(const CLI::Option& option) {
-  if (option.count() == 0) return false;
-  const std::string variable = option.get_envname();
-  const char* value = variable.empty() ? nullptr : std::getenv(variable.c_str());
-  return value == nullptr || option.results() != std::vector<std::string>{value};
-}
-
 absl::Status CheckFlagsApply(const ConnectionFlags& flags, bool is_in_process) {
-  for (const CLI::Option* option : is_in_process ? flags.server_options : flags.model_options) {
-    if (!IsOnCommandLine(*option)) continue;
+  for (const Argument& argument : is_in_process ? flags.server_options : flags.model_options) {
+    if (!argument.IsOnCommandLine()) continue;
     return absl::InvalidArgumentError(
-        StrCat(option->get_name(),
+        StrCat(argument.Name(),
                is_in_process
                    ? " applies to a server; --model DIR runs the model in this process without one"
                    : " applies with --model DIR only; a server takes it when it starts "
@@ -201,42 +194,51 @@ absl::Status CheckFlagsApply(const ConnectionFlags& flags, bool is_in_process) {
 
 }  // namespace
 
-void AddConnectionFlags(CLI::App* app, ConnectionFlags* flags) {
+void AddConnectionFlags(ArgumentParser* parser, ConnectionFlags* flags) {
   constexpr char kGroup[] = "Server, or model in this process";
   const auto add = [&](const char* name, std::string& value, const char* text,
                        const std::string& about) {
-    return app->add_option(name, value, about)->option_text(text)->group(kGroup);
+    return parser->Add(name, value, about).ValueName(text).Group(kGroup);
   };
   add("--server", flags->server, "HOST:PORT",
       StrCat("gRPC address of the server [default ", kDefaultServer, "]"));
-  CLI::Option* api_key = add("--api-key", flags->api_key, "KEY",
-                             "API key, if the server requires one [or LSSAR_API_KEY]")
-                             ->envname("LSSAR_API_KEY");
-  CLI::Option* tls =
-      app->add_flag("--tls", flags->tls, "use TLS; implied by --ca, --cert, --key")->group(kGroup);
+  const Argument api_key = add("--api-key", flags->api_key, "KEY",
+                               "API key, if the server requires one [or LSSAR_API_KEY]")
+                               .Environment("LSSAR_API_KEY");
+  const Argument tls =
+      parser->AddSwitch("--tls", flags->tls, "use TLS; implied by --ca, --cert, --key")
+          .Group(kGroup);
   flags->server_options = {
       api_key, tls,
       add("--ca", flags->ca, "FILE",
           "PEM root certificates to verify the server [default: the system's]"),
       add("--cert", flags->cert, "FILE", "PEM client certificate, if the server requires one"),
       add("--key", flags->key, "FILE", "PEM key of --cert")};
-  const size_t num_own = app->get_options().size();
-  AddModelFlags(*app, flags->model);
-  const std::vector<CLI::Option*> options = app->get_options([](CLI::Option*) { return true; });
-  for (size_t i = num_own; i < options.size(); ++i) {
-    options[i]->option_text(options[i]->get_type_name())->group("Only with --model");
-    flags->model_options.push_back(options[i]);
+  const size_t num_own = parser->Arguments().size();
+  AddModelFlags(*parser->App(), flags->model);
+  const std::vector<Argument> arguments = parser->Arguments();
+  for (size_t i = num_own; i < arguments.size(); ++i) {
+    const Argument& argument = arguments[i];
+    argument.ValueName(argument.TypeName());
+    if (argument.Name() == "--model") {
+      argument.Group(kGroup).Help("run the checkpoint in this directory, without a server");
+      flags->model_option = argument;
+    } else {
+      argument.Group("Only with --model");
+      flags->model_options.push_back(argument);
+    }
   }
-  CLI::Option* model = app->get_option("--model");
-  model->group(kGroup)->description("run the checkpoint in this directory, without a server");
-  flags->model_option = model;
-  std::erase(flags->model_options, model);
 }
+
+Connection::Connection() = default;
+
+Connection::~Connection() = default;
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFlags& flags) {
   auto connection = std::unique_ptr<Connection>(new Connection);
-  if (!flags.server.empty() && flags.model_option != nullptr &&
-      IsOnCommandLine(*flags.model_option)) {
+  std::shared_ptr<grpc::Channel> channel;
+  if (!flags.server.empty() && flags.model_option.has_value() &&
+      flags.model_option->IsOnCommandLine()) {
     return absl::InvalidArgumentError("--server and --model exclude each other: give one");
   }
   const bool is_in_process = flags.server.empty() && !flags.model.directory.empty();
@@ -251,13 +253,13 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFla
     options.stream.client_timeout = absl::ZeroDuration();  // output may wait in a pager
     options.log_level = "off";
     ASSIGN_OR_RETURN(connection->server_, Server::Start(options));
-    connection->channel_ = connection->server_->InProcessChannel();
+    channel = connection->server_->InProcessChannel();
   } else {
     const std::string server = flags.server.empty() ? kDefaultServer : flags.server;
-    ASSIGN_OR_RETURN(connection->channel_, MakeChannel(server, flags));
-    RETURN_IF_ERROR(WaitUntilConnected(server, flags.HasTls(), connection->channel_.get()));
+    ASSIGN_OR_RETURN(channel, MakeChannel(server, flags));
+    RETURN_IF_ERROR(WaitUntilConnected(server, flags.HasTls(), channel.get()));
   }
-  connection->stub_ = v1::Inference::NewStub(connection->channel_);
+  connection->stub_ = std::make_unique<Service>(v1::Inference::NewStub(channel));
   return connection;
 }
 

@@ -2,25 +2,24 @@
 #ifndef LSSAR_CLIENTS_CLI_CONNECTION_H_
 #define LSSAR_CLIENTS_CLI_CONNECTION_H_
 
-#include <grpcpp/channel.h>
-
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "lssar/v1/inference.grpc.pb.h"
+#include "clients/cli/argument_parser.h"
 #include "server/config/options.h"
-#include "server/server.h"
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
+namespace lssar {
+class Server;
+}  // namespace lssar
 
 namespace lssar::cli {
+
+class Service;
 
 inline constexpr char kDefaultServer[] = "127.0.0.1:50051";
 
@@ -34,15 +33,15 @@ struct ConnectionFlags {
   ModelOptions model;
 
   // Set by AddConnectionFlags: flags that apply to a server only, to --model only, and --model.
-  std::vector<const CLI::Option*> server_options = {};
-  std::vector<const CLI::Option*> model_options = {};
-  const CLI::Option* model_option = nullptr;
+  std::vector<Argument> server_options = {};
+  std::vector<Argument> model_options = {};
+  std::optional<Argument> model_option = {};
 
   bool HasTls() const { return tls || !ca.empty() || !cert.empty() || !key.empty(); }
 };
 
-// `flags` must outlive `app`, and `app` must outlive Connection::Open.
-void AddConnectionFlags(CLI::App* app, ConnectionFlags* flags);
+// `flags` must outlive `parser`, and the parser's app must outlive Connection::Open.
+void AddConnectionFlags(ArgumentParser* parser, ConnectionFlags* flags);
 
 class Connection {
  public:
@@ -53,13 +52,14 @@ class Connection {
   //         server answers there, or TLS failed; those of Server::Start
   static absl::StatusOr<std::unique_ptr<Connection>> Open(const ConnectionFlags& flags);
 
-  v1::Inference::StubInterface* Stub() const { return stub_.get(); }
+  ~Connection();
+
+  Service* Stub() const { return stub_.get(); }
 
  private:
-  Connection() = default;
+  Connection();
   std::unique_ptr<Server> server_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::Inference::StubInterface> stub_;
+  std::unique_ptr<Service> stub_;
 };
 
 // Errors  INVALID_ARGUMENT: a URL, or no port; says what to give instead

@@ -1,5 +1,4 @@
 // `lssar embed`: hidden states of texts, or the outputs of the checkpoint's regression head.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -23,7 +22,6 @@
 #include "clients/cli/connection.h"
 #include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
-#include "clients/cli/npy_file.h"
 #include "clients/cli/progress_bar.h"
 #include "clients/cli/request_flags.h"
 #include "clients/cli/rpc_calls.h"
@@ -164,71 +162,59 @@ std::string RenderVector(std::span<const float> vector) {
 
 class EmbedCommand : public Command {
  public:
-  void AddFlags(CLI::App* app) override {
-    AddInputFlags(app);
+  void AddFlags(ArgumentParser* parser) override {
+    AddInputFlags(parser);
     constexpr char kGroup[] = "Embedding";
-    app->add_option("--pooling", pooling_,
-                    "last: the last token's vector; mean: the mean over all tokens; token: every "
-                    "token's vector [default last]")
-        ->option_text("last|mean|token")
-        ->group(kGroup)
-        ->check(CLI::IsMember({"last", "mean", "token"}));
-    app->add_flag("--normalize", normalize_, "scale each vector to L2 norm 1")->group(kGroup);
-    app->add_flag("--apply-head", apply_head_,
-                  "outputs of the checkpoint's regression head instead of hidden states")
-        ->group(kGroup);
-    app->add_flag("--json", json_, "one JSON object per input: {\"vectors\": [[...], ...]}")
-        ->group("Output");
-    app->add_option("--output", output_,
-                    "write a NumPy array, float32 [inputs, size], instead of text; --pooling last "
-                    "or mean")
-        ->option_text("FILE.npy")
-        ->group("Output");
-    AddSchedulingFlags(app, &scheduling_);
-    AddConnectionFlags(app, &connection_);
-    app->footer(
+    parser
+        ->Add("--pooling", pooling_,
+              "last: the last token's vector; mean: the mean over all tokens; token: every "
+              "token's vector [default last]")
+        .ValueName("last|mean|token")
+        .Group(kGroup)
+        .OneOf({"last", "mean", "token"});
+    parser->AddSwitch("--normalize", normalize_, "scale each vector to L2 norm 1").Group(kGroup);
+    parser
+        ->AddSwitch("--apply-head", apply_head_,
+                    "outputs of the checkpoint's regression head instead of hidden states")
+        .Group(kGroup);
+    parser->AddSwitch("--json", json_, "one JSON object per input: {\"vectors\": [[...], ...]}")
+        .Group("Output");
+    AddSchedulingFlags(parser, &scheduling_);
+    AddConnectionFlags(parser, &connection_);
+    parser->Footer(
         "Examples:\n"
         "  lssar embed --model models/zoo/lssar-6m 'The river' 'The stream' --normalize\n"
-        "  lssar embed --file sentences.txt --pooling mean --output sentences.npy");
+        "  lssar embed --file sentences.txt --pooling mean --json > sentences.jsonl");
   }
 
   absl::Status Run() override {
-    if (output_.has_value() && (json_ || pooling_ == "token")) {
-      return absl::InvalidArgumentError(
-          StrCat("--output excludes ", json_ ? "--json" : "--pooling token"));
-    }
     ASSIGN_OR_RETURN(InputReader reader, InputReader::Open(inputs_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
-    if (!output_.has_value()) return Embed(connection->Stub(), &reader, nullptr);
-    ASSIGN_OR_RETURN(NpyWriter writer, NpyWriter::Open(*output_));
-    RETURN_IF_ERROR(Embed(connection->Stub(), &reader, &writer));
-    RETURN_IF_ERROR(writer.Finish());
-    const std::string note =
-        StrCat("[", writer.NumRows(), ", ", writer.NumColumns(), "] float32 in ", *output_);
-    std::fprintf(stderr, "%s\n", Dim(StderrTerminal(), note).c_str());
-    return absl::OkStatus();
+    return Embed(connection->Stub(), &reader);
   }
 
  private:
-  void AddInputFlags(CLI::App* app) {
+  void AddInputFlags(ArgumentParser* parser) {
     constexpr char kGroup[] = "What to embed";
     // CLI11 reads a positional "[a,b]" as two texts.
-    app->add_option("text", inputs_.texts,
-                    "texts, each an input; - reads standard input; give text in [] with --file")
-        ->option_text("TEXT...");
-    app->add_option("--ids", inputs_.ids,
-                    "token ids instead of text: 2,17,300 or a file of uint16; repeatable")
-        ->option_text("LIST|FILE")
-        ->group(kGroup)
-        ->allow_extra_args(false);
-    app->add_option("--file", inputs_.file,
-                    "each line is an input, any number of lines; - is standard input")
-        ->option_text("FILE")
-        ->group(kGroup);
+    parser
+        ->Add("text", inputs_.texts,
+              "texts, each an input; - reads standard input; give text in [] with --file")
+        .ValueName("TEXT...");
+    parser
+        ->Add("--ids", inputs_.ids,
+              "token ids instead of text: 2,17,300 or a file of uint16; repeatable")
+        .ValueName("LIST|FILE")
+        .Group(kGroup)
+        .OneValueEach();
+    parser
+        ->Add("--file", inputs_.file,
+              "each line is an input, any number of lines; - is standard input")
+        .ValueName("FILE")
+        .Group(kGroup);
   }
 
-  // `writer`: nullptr to print the vectors.
-  absl::Status Embed(v1::Inference::StubInterface* stub, InputReader* reader, NpyWriter* writer) {
+  absl::Status Embed(Service* stub, InputReader* reader) {
     using Pipeline = CallPipeline<v1::EmbedRequest, std::vector<InputVectors>>;
     Interrupt interrupt;
     ProgressBar progress("embedding", reader->Total());
@@ -244,10 +230,6 @@ class EmbedCommand : public Command {
       for (size_t i = 0; i < vectors.size(); ++i) {
         ++num_done_;
         progress.Advance(1, StrCat(num_done_, " inputs"));
-        if (writer != nullptr) {
-          RETURN_IF_ERROR(writer->AppendRow(vectors[i].values));
-          continue;
-        }
         if (StdoutTerminal().is_tty) progress.Hide();
         json_ ? PrintVectorsAsJson(vectors[i]) : PrintVectors(request.inputs(int(i)), vectors[i]);
       }
@@ -306,7 +288,6 @@ class EmbedCommand : public Command {
   bool normalize_ = false;
   bool apply_head_ = false;
   bool json_ = false;
-  std::optional<std::string> output_;
   SchedulingFlags scheduling_;
   ConnectionFlags connection_;
   int64_t num_done_ = 0;

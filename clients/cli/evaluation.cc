@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "clients/cli/input.h"
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/usage.h"
 
@@ -97,8 +98,16 @@ int64_t NumLossTokens(const LossOptions& options) {
   return num_tokens;
 }
 
-absl::StatusOr<LossByLength> MeasureLossByLength(v1::Inference::StubInterface* stub,
-                                                 const v1::GetInfoReply& served,
+absl::StatusOr<std::vector<int32_t>> ReadEvaluationIds(Service* stub,
+                                                       const std::optional<std::string>& ids,
+                                                       const std::optional<std::string>& text,
+                                                       Interrupt* interrupt) {
+  if (ids.has_value()) return ReadTokenIds(*ids);
+  ASSIGN_OR_RETURN(const std::string content, ReadText(*text));
+  return Tokenize(stub, content, /*add_bos=*/std::nullopt, interrupt);
+}
+
+absl::StatusOr<LossByLength> MeasureLossByLength(Service* stub, const v1::GetInfoReply& served,
                                                  const std::vector<int32_t>& ids,
                                                  const LossOptions& options,
                                                  const std::string& label, ProgressBar* progress,
@@ -174,8 +183,7 @@ std::vector<RollingWindow> RollingWindows(int64_t num_ids, int max_length, int s
   return windows;
 }
 
-absl::StatusOr<RollingScore> RunRollingScore(v1::Inference::StubInterface* stub,
-                                             const std::vector<int32_t>& ids,
+absl::StatusOr<RollingScore> RunRollingScore(Service* stub, const std::vector<int32_t>& ids,
                                              const RollingOptions& options, Interrupt* interrupt,
                                              const std::function<void(int)>& on_tokens) {
   const std::vector<RollingWindow> windows =

@@ -13,10 +13,12 @@
 #include "clients/cli/interrupt.h"
 #include "clients/cli/progress_bar.h"
 #include "clients/cli/request_flags.h"
-#include "lssar/v1/inference.grpc.pb.h"
+#include "lssar/v1/inference.pb.h"
 #include "nlohmann/json.hpp"
 
 namespace lssar::cli {
+
+class Service;
 
 // What the rows of one length hold together, at most.
 inline constexpr int kEvaluationTokens = 32768;
@@ -42,6 +44,13 @@ struct LossAtLength {
   bool is_last_left_out = false;
 };
 
+// The token ids of --ids FILE or --text FILE. Requires one of the two.
+// Errors  those of ReadTokenIds, ReadText and Tokenize
+absl::StatusOr<std::vector<int32_t>> ReadEvaluationIds(Service* stub,
+                                                       const std::optional<std::string>& ids,
+                                                       const std::optional<std::string>& text,
+                                                       Interrupt* interrupt);
+
 struct LossOptions {
   std::vector<int> lengths;
   std::optional<int> num_rows;  // nullopt: NumEvaluationRows of num_tokens
@@ -59,8 +68,7 @@ struct LossByLength {
 
 // `progress` advances by tokens, NumLossTokens in all; `label` begins its note.
 // Errors  INVALID_ARGUMENT: a length over the served context or over the file; those of Score
-absl::StatusOr<LossByLength> MeasureLossByLength(v1::Inference::StubInterface* stub,
-                                                 const v1::GetInfoReply& served,
+absl::StatusOr<LossByLength> MeasureLossByLength(Service* stub, const v1::GetInfoReply& served,
                                                  const std::vector<int32_t>& ids,
                                                  const LossOptions& options,
                                                  const std::string& label, ProgressBar* progress,
@@ -119,8 +127,7 @@ struct RollingOptions {
 
 // Scores all of `ids` but the first. Calls on_tokens(n) when n more tokens are scored.
 // Errors  those of Score
-absl::StatusOr<RollingScore> RunRollingScore(v1::Inference::StubInterface* stub,
-                                             const std::vector<int32_t>& ids,
+absl::StatusOr<RollingScore> RunRollingScore(Service* stub, const std::vector<int32_t>& ids,
                                              const RollingOptions& options, Interrupt* interrupt,
                                              const std::function<void(int)>& on_tokens);
 

@@ -1,18 +1,18 @@
 #include "clients/cli/figure.h"
 
-#include <CLI/CLI.hpp>
-
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "clients/cli/argument_parser.h"
 
 namespace lssar::cli {
 
-void AddFigureFlag(CLI::App* app, std::string* path) {
-  app->add_option("--figure", *path,
-                  "draw the result with matplotlib: a file .svg, .png, .pdf or .html; needs pip "
-                  "install 'lssar[plot]'")
-      ->option_text("FILE")
-      ->group("Output");
+void AddFigureFlag(ArgumentParser* parser, std::string* path) {
+  parser
+      ->Add("--figure", *path,
+            "draw the result with matplotlib: a file .svg, .png, .pdf or .html; needs pip "
+            "install 'lssar[plot]'")
+      .ValueName("FILE")
+      .Group("Output");
 }
 
 absl::StatusOr<Figure> Figure::Start(const char* kind, const std::string& path) {

@@ -13,17 +13,15 @@
 #include "clients/cli/python_program.h"
 #include "nlohmann/json.hpp"
 
-namespace CLI {
-class App;
-}  // namespace CLI
-
 namespace lssar::cli {
+
+class ArgumentParser;
 
 inline constexpr PythonProgram kFigureProgram = {
     .script = "lssar-figure", .module = "lssar.figures", .extra = "plot"};
 
 // --figure FILE.
-void AddFigureFlag(CLI::App* app, std::string* path);
+void AddFigureFlag(ArgumentParser* parser, std::string* path);
 
 // Draws a result at the end of a command. Without a path it does nothing.
 class Figure {

@@ -1,5 +1,4 @@
 // `lssar generate`: continues one prompt, once or n times.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -138,33 +137,37 @@ void RemoveSpecialTokens(GenerateResult* result) {
 
 class GenerateCommand : public Command {
  public:
-  void AddFlags(CLI::App* app) override {
-    AddPromptFlags(app, &prompt_);
-    app->add_flag("--echo", echo_, "print the prompt before its continuation")->group("Prompt");
-    AddSamplingFlags(app, &sampling_);
-    app->add_option("--n", num_choices_, "number of texts for the prompt [1 to 16; default 1]")
-        ->option_text("N")
-        ->group("Output");
-    app->add_option(
-           "--logprobs", logprobs_,
-           "show each token's logprob and the N most probable [nats; 0 to 20; default: off]")
-        ->option_text("N")
-        ->group("Output");
-    app->add_option("--prompt-logprobs", prompt_logprobs_, "the same for the tokens of the prompt")
-        ->option_text("N")
-        ->group("Output");
-    app->add_flag("--show-special-tokens", show_special_tokens_,
-                  "print special tokens such as <|user|> [default: leave them out of the text]")
-        ->group("Output");
-    app->add_flag("--stats", stats_, "print tokens per second, time to first token, ... on stderr")
-        ->group("Output");
-    app->add_flag("--json", json_, "print one JSON object at the end")->group("Output");
-    app->add_option("--save-request", save_request_,
-                    "write the request with its seed, and the reply, for `lssar verify --request`")
-        ->option_text("FILE.json")
-        ->group("Output");
-    AddConnectionFlags(app, &connection_);
-    app->footer(
+  void AddFlags(ArgumentParser* parser) override {
+    AddPromptFlags(parser, &prompt_);
+    parser->AddSwitch("--echo", echo_, "print the prompt before its continuation").Group("Prompt");
+    AddSamplingFlags(parser, &sampling_);
+    parser->Add("--n", num_choices_, "number of texts for the prompt [1 to 16; default 1]")
+        .ValueName("N")
+        .Group("Output");
+    parser
+        ->Add("--logprobs", logprobs_,
+              "show each token's logprob and the N most probable [nats; 0 to 20; default: off]")
+        .ValueName("N")
+        .Group("Output");
+    parser->Add("--prompt-logprobs", prompt_logprobs_, "the same for the tokens of the prompt")
+        .ValueName("N")
+        .Group("Output");
+    parser
+        ->AddSwitch("--show-special-tokens", show_special_tokens_,
+                    "print special tokens such as <|user|> [default: leave them out of the text]")
+        .Group("Output");
+    parser
+        ->AddSwitch("--stats", stats_,
+                    "print tokens per second, time to first token, ... on stderr")
+        .Group("Output");
+    parser->AddSwitch("--json", json_, "print one JSON object at the end").Group("Output");
+    parser
+        ->Add("--save-request", save_request_,
+              "write the request with its seed, and the reply, for `lssar verify --request`")
+        .ValueName("FILE.json")
+        .Group("Output");
+    AddConnectionFlags(parser, &connection_);
+    parser->Footer(
         "Examples:\n"
         "  lssar generate --model models/zoo/lssar-6m --max-tokens 40 'The river'\n"
         "  echo 'Once upon a time' | lssar generate - --temperature 0.8 --seed 1 --stats");

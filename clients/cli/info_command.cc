@@ -1,5 +1,4 @@
 // `lssar info`: the served model, its limits and its server; or statistics since start.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -245,12 +244,12 @@ void PrintFacts(const v1::GetInfoReply& reply, const std::string& address) {
 
 class InfoCommand : public Command {
  public:
-  void AddFlags(CLI::App* app) override {
-    app->add_flag("--json", json_, "print one JSON object")->group("Output");
-    app->add_flag("--stats", stats_, "print counts and times since the server's start")
-        ->group("Output");
-    AddConnectionFlags(app, &connection_);
-    app->footer(
+  void AddFlags(ArgumentParser* parser) override {
+    parser->AddSwitch("--json", json_, "print one JSON object").Group("Output");
+    parser->AddSwitch("--stats", stats_, "print counts and times since the server's start")
+        .Group("Output");
+    AddConnectionFlags(parser, &connection_);
+    parser->Footer(
         "Examples:\n"
         "  lssar info --model models/zoo/lssar-6m\n"
         "  lssar info --server 127.0.0.1:50051 --stats");
@@ -269,10 +268,8 @@ class InfoCommand : public Command {
   }
 
  private:
-  absl::Status PrintStats(v1::Inference::StubInterface* stub) const {
-    grpc::ClientContext context;
-    v1::GetStatsReply reply;
-    RETURN_IF_ERROR(ToStatus(stub->GetStats(&context, v1::GetStatsRequest(), &reply)));
+  absl::Status PrintStats(Service* stub) const {
+    ASSIGN_OR_RETURN(const v1::GetStatsReply reply, ReadStats(stub));
     if (json_) {
       PrintJson(StatsToJson(reply));
     } else {

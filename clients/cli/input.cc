@@ -1,6 +1,5 @@
 #include "clients/cli/input.h"
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "clients/cli/argument_parser.h"
 
 namespace lssar::cli {
 namespace {
@@ -84,19 +84,19 @@ absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& list_or_pat
   return ids;
 }
 
-void AddPromptFlags(CLI::App* app, PromptFlags* flags) {
+void AddPromptFlags(ArgumentParser* parser, PromptFlags* flags) {
   constexpr char kGroup[] = "Prompt";
-  app->add_option("prompt", flags->text, "the prompt; - reads standard input")->option_text(" ");
-  app->add_option("--prompt-file", flags->file, "read the prompt from a file; - is standard input")
-      ->option_text("FILE")
-      ->group(kGroup);
-  app->add_option("--ids", flags->ids, "token ids instead of text: 2,17,300 or a file of uint16")
-      ->option_text("LIST|FILE")
-      ->group(kGroup);
-  app->add_option("--length", flags->length, "only the first N of --ids [tokens; default: all]")
-      ->option_text("N")
-      ->group(kGroup)
-      ->check(CLI::Range(1, kMaxLength));
+  parser->Add("prompt", flags->text, "the prompt; - reads standard input").ValueName(" ");
+  parser->Add("--prompt-file", flags->file, "read the prompt from a file; - is standard input")
+      .ValueName("FILE")
+      .Group(kGroup);
+  parser->Add("--ids", flags->ids, "token ids instead of text: 2,17,300 or a file of uint16")
+      .ValueName("LIST|FILE")
+      .Group(kGroup);
+  parser->Add("--length", flags->length, "only the first N of --ids [tokens; default: all]")
+      .ValueName("N")
+      .Group(kGroup)
+      .Range(1, kMaxLength);
 }
 
 absl::StatusOr<Prompt> ReadPrompt(const PromptFlags& flags) {

@@ -11,11 +11,9 @@
 #include "absl/status/statusor.h"
 #include "lssar/v1/inference.pb.h"
 
-namespace CLI {
-class App;
-}  // namespace CLI
-
 namespace lssar::cli {
+
+class ArgumentParser;
 
 // All bytes of the file; "-" is standard input.
 // Errors  NOT_FOUND: it cannot be opened; INTERNAL: reading failed (it is a directory, for example)
@@ -38,7 +36,7 @@ struct PromptFlags {
   std::optional<int> length;       // the first `length` ids only
 };
 
-void AddPromptFlags(CLI::App* app, PromptFlags* flags);
+void AddPromptFlags(ArgumentParser* parser, PromptFlags* flags);
 
 // Exactly one of the two is set in the result.
 struct Prompt {

@@ -1,5 +1,6 @@
 #include "clients/cli/interrupt.h"
 
+#include <grpcpp/client_context.h>
 #include <pthread.h>
 #include <signal.h>
 

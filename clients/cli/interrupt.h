@@ -2,10 +2,12 @@
 #ifndef LSSAR_CLIENTS_CLI_INTERRUPT_H_
 #define LSSAR_CLIENTS_CLI_INTERRUPT_H_
 
-#include <grpcpp/client_context.h>
-
 #include <mutex>
 #include <set>
+
+namespace grpc {
+class ClientContext;
+}  // namespace grpc
 
 namespace lssar::cli {
 

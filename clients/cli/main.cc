@@ -42,10 +42,10 @@ constexpr CommandEntry kCommands[] = {
     {"bench", "Latency and throughput under load", MakeBenchCommand},
     {"info", "Model, limits and statistics of a server", MakeInfoCommand},
     {"import", "Checkpoint of nanoGPT, llm.c or Hugging Face to one of this server",
-     MakeImportCommand},
-    {"quantize", "Checkpoint with int8 or int4 weights on disk", MakeQuantizeCommand},
-    {"export", "Checkpoint for other programs", MakeExportCommand},
-    {"verify", "Checkpoint on every device, or a saved request: same bits?", MakeVerifyCommand},
+     MakeCheckpointCommand},
+    {"quantize", "Checkpoint with int8 or int4 weights on disk", MakeCheckpointCommand},
+    {"export", "Checkpoint for other programs", MakeCheckpointCommand},
+    {"verify", "Checkpoint on every device, or a saved request: same bits?", MakeCheckpointCommand},
 };
 
 void PrintError(const std::string& message) {
@@ -151,7 +151,8 @@ int Main(int argc, char** argv) {
   for (const CommandEntry& entry : kCommands) {
     std::unique_ptr<Command> command = entry.make();
     CLI::App* app = root.add_subcommand(entry.name, entry.about)->group("Commands");
-    command->AddFlags(app);
+    ArgumentParser parser(app);
+    command->AddFlags(&parser);
     commands.emplace_back(app, std::move(command));
   }
   const auto chosen = [&root]() -> CLI::App* {

@@ -22,14 +22,14 @@ constexpr absl::string_view kHead =
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
     "I will quiz you about the important information there.";
 constexpr absl::string_view kQuestion = "What is the pass key? The pass key is";
-constexpr int kMaxKey = 50000;
+constexpr uint64_t kMaxKey = 50000;
 // Tokens of a document besides the filler, about.
 constexpr int kFrameTokens = 110;
 
-// The reference shortens each document by this, which leaves space for the answer.
+// Each document is shorter by this, which leaves space for the answer.
 constexpr int kAnswerTokens = 20;
 
-absl::Status RunTrial(v1::Inference::StubInterface* stub, Interrupt* interrupt,
+absl::Status RunTrial(Service* stub, const SchedulingFlags& scheduling, Interrupt* interrupt,
                       PasskeyTrial* trial) {
   const PasskeyDocument& document = trial->document;
   ASSIGN_OR_RETURN(const auto prompt, Tokenize(stub, document.text, std::nullopt, interrupt));
@@ -42,6 +42,7 @@ absl::Status RunTrial(v1::Inference::StubInterface* stub, Interrupt* interrupt,
   trial->num_prompt_tokens = int(prompt.size());
 
   v1::GenerateRequest request;
+  FillScheduling(scheduling, &request);
   request.mutable_tokens()->mutable_ids()->Add(prompt.begin(), prompt.end());
   request.mutable_sampling()->set_temperature(0);
   request.set_max_tokens(int32_t(expected.size()));
@@ -58,18 +59,27 @@ absl::Status RunTrial(v1::Inference::StubInterface* stub, Interrupt* interrupt,
     trial->answer += token.token().piece();
   }
   trial->is_hit = got == expected;
+  if (result.finished) trial->attention = result.finished->receipt().attention();
   return absl::OkStatus();
 }
 
 }  // namespace
 
+uint64_t PasskeyRandom::Next() {
+  state_ += 0x9E3779B97F4A7C15u;
+  uint64_t bits = state_;
+  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9u;
+  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBu;
+  return bits ^ (bits >> 31);
+}
+
 PasskeyDocument MakePasskeyDocument(int num_filler, std::optional<double> depth,
-                                    PythonRandom* rng) {
+                                    PasskeyRandom* random) {
   LSSAR_CHECK(num_filler >= 0);
   PasskeyDocument document;
-  document.key = StrCat(rng->RandInt(1, kMaxKey));
-  document.depth = depth.has_value() ? *depth : rng->Random();
-  // Python's round sends halves to the even neighbour, as nearbyint does in its default mode.
+  document.key = StrCat(1 + random->Next() % kMaxKey);
+  document.depth = depth.has_value() ? *depth : double(random->Next() >> 11) * 0x1p-53;
+  // Halves go to the even neighbour, as with Python's round.
   const auto key_idx = int(std::nearbyint(document.depth * num_filler));
   LSSAR_CHECK(key_idx >= 0 && key_idx <= num_filler);
   document.text = std::string(kHead);
@@ -112,27 +122,27 @@ std::vector<PasskeyTrial> MakePasskeyTrials(const PasskeyOptions& options, int f
     const int length = options.lengths[i];
     const int num_trials = options.num_trials[options.num_trials.size() == 1 ? 0 : i];
     const int num_filler = NumPasskeyFiller(length - kAnswerTokens, filler_tokens);
-    PythonRandom rng(options.seed);
+    PasskeyRandom random(options.seed);
     for (const std::optional<double>& depth : depths) {
       for (int trial = 0; trial < num_trials; ++trial) {
         PasskeyTrial& added = trials.emplace_back();
         added.length = length;
-        added.document = MakePasskeyDocument(num_filler, depth, &rng);
+        added.document = MakePasskeyDocument(num_filler, depth, &random);
       }
     }
   }
   return trials;
 }
 
-absl::StatusOr<int> CountFillerTokens(v1::Inference::StubInterface* stub) {
+absl::StatusOr<int> CountFillerTokens(Service* stub) {
   Interrupt interrupt;
   ASSIGN_OR_RETURN(const auto ids, Tokenize(stub, std::string(kPasskeyFiller), false, &interrupt));
   if (ids.empty()) return absl::InternalError("the tokenizer gives the filler no tokens");
   return int(ids.size());
 }
 
-absl::Status RunPasskeyTrials(v1::Inference::StubInterface* stub, int max_concurrency,
-                              Interrupt* interrupt, std::vector<PasskeyTrial>* trials) {
+absl::Status RunPasskeyTrials(Service* stub, const PasskeyOptions& options, Interrupt* interrupt,
+                              std::vector<PasskeyTrial>* trials) {
   int64_t num_all_tokens = 0;
   for (const PasskeyTrial& trial : *trials) num_all_tokens += trial.length;
   std::mutex mutex;  // guards progress, num_done and first_error
@@ -143,7 +153,7 @@ absl::Status RunPasskeyTrials(v1::Inference::StubInterface* stub, int max_concur
   const auto work = [&] {
     for (size_t idx = next_idx++; idx < trials->size(); idx = next_idx++) {
       PasskeyTrial& trial = (*trials)[idx];
-      absl::Status status = RunTrial(stub, interrupt, &trial);
+      absl::Status status = RunTrial(stub, options.scheduling, interrupt, &trial);
       const std::lock_guard lock(mutex);
       if (!status.ok()) {
         first_error.Update(status);
@@ -154,7 +164,7 @@ absl::Status RunPasskeyTrials(v1::Inference::StubInterface* stub, int max_concur
     }
   };
   std::vector<std::thread> threads;
-  for (int i = 0; i < max_concurrency; ++i) threads.emplace_back(work);
+  for (int i = 0; i < options.max_concurrency; ++i) threads.emplace_back(work);
   for (std::thread& thread : threads) thread.join();
   if (interrupt->Fired()) return absl::CancelledError("stopped by Ctrl-C");
   return first_error;

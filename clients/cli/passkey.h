@@ -10,17 +10,30 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "clients/cli/interrupt.h"
-#include "clients/cli/python_random.h"
-#include "lssar/v1/inference.grpc.pb.h"
+#include "clients/cli/request_flags.h"
+#include "lssar/v1/inference.pb.h"
 
 namespace lssar::cli {
+
+class Service;
 
 // One unit of filler text.
 inline constexpr absl::string_view kPasskeyFiller =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
 
-// Passkey-retrieval documents (Mohtashami & Jaggi 2023), word for word as
-// models/training/passkey.py makes them.
+// The draws of a seed: SplitMix64. models/training/passkey.py has the same.
+// Source  G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators", 2014
+class PasskeyRandom {
+ public:
+  explicit PasskeyRandom(uint64_t seed) : state_(seed) {}
+
+  uint64_t Next();
+
+ private:
+  uint64_t state_;
+};
+
+// A passkey-retrieval document (Mohtashami & Jaggi 2023).
 struct PasskeyDocument {
   std::string text;  // ends with the question for the key
   std::string key;   // 1 to 50000
@@ -29,7 +42,8 @@ struct PasskeyDocument {
 
 // Draws the key, and then the depth unless it is given.
 // Requires  num_filler >= 0, depth in [0, 1]
-PasskeyDocument MakePasskeyDocument(int num_filler, std::optional<double> depth, PythonRandom* rng);
+PasskeyDocument MakePasskeyDocument(int num_filler, std::optional<double> depth,
+                                    PasskeyRandom* random);
 
 // Filler units of a document of about `length` tokens; the text around them takes about 110.
 int NumPasskeyFiller(int length, int filler_tokens);
@@ -51,6 +65,7 @@ struct PasskeyOptions {
   std::vector<double> depths;   // [0, 1]; empty: drawn for each document
   uint64_t seed = 7;
   int max_concurrency = 4;  // requests in flight
+  SchedulingFlags scheduling = {};
 };
 
 struct PasskeyTrial {
@@ -59,21 +74,22 @@ struct PasskeyTrial {
   // The answer: as many tokens as the key and a full stop take.
   int num_prompt_tokens = 0;
   std::string answer;
-  bool is_hit = false;  // every token is as expected
+  bool is_hit = false;         // every token is as expected
+  std::string attention = {};  // that computed it, of the reply's receipt
 };
 
-// The documents of the reference: each length starts a generator with the same seed.
+// Each length starts with the seed, so that a length has the same documents beside any others.
 // Cost  about 4 bytes per token of a document
 std::vector<PasskeyTrial> MakePasskeyTrials(const PasskeyOptions& options, int filler_tokens);
 
 // Tokens of one filler unit in the server's tokenizer.
-absl::StatusOr<int> CountFillerTokens(v1::Inference::StubInterface* stub);
+absl::StatusOr<int> CountFillerTokens(Service* stub);
 
 // Runs every trial and stores its answer. Shows a progress bar on stderr. Repeats a call while the
 // server's queue is full.
 // Errors  the first error of a call; CANCELLED: interrupted
-absl::Status RunPasskeyTrials(v1::Inference::StubInterface* stub, int max_concurrency,
-                              Interrupt* interrupt, std::vector<PasskeyTrial>* trials);
+absl::Status RunPasskeyTrials(Service* stub, const PasskeyOptions& options, Interrupt* interrupt,
+                              std::vector<PasskeyTrial>* trials);
 
 }  // namespace lssar::cli
 

@@ -1,5 +1,4 @@
 // `lssar passkey`: retrieval of a key from long text, by length and depth.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -20,6 +19,7 @@
 #include "clients/cli/figure.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/passkey.h"
+#include "clients/cli/request_flags.h"
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
@@ -119,14 +119,15 @@ void PrintTables(const PasskeyOptions& options, const std::vector<PasskeyTrial>&
                   absl::StrFormat("%.0f%%", 100 * tallies[i].Share()),
                   absl::StrFormat("%.0f-%.0f%%", 100 * interval.low, 100 * interval.high)});
   }
-  std::printf("Passkey accuracy by length (seed %s)\n%s\n", StrCat(options.seed).c_str(),
-              table.Render().c_str());
+  std::printf("Passkey accuracy by length (seed %s, %s)\n%s\n", StrCat(options.seed).c_str(),
+              trials.front().attention.c_str(), table.Render().c_str());
   std::printf("Found, in percent, by depth of the key and by length\n%s",
               RenderHeatMap(MakeHeatMap(options, trials), StdoutTerminal()).c_str());
 }
 
 Json ToJson(const PasskeyOptions& options, const std::vector<PasskeyTrial>& trials) {
-  Json json = {{"seed", options.seed}, {"lengths", Json::array()}};
+  Json json = {
+      {"seed", options.seed}, {"attention", trials.front().attention}, {"lengths", Json::array()}};
   const std::vector<HitCount> tallies = TallyByLength(options, trials);
   for (size_t i = 0; i < tallies.size(); ++i) {
     const Interval interval = WilsonInterval(tallies[i].num_hits, tallies[i].num_trials);
@@ -161,9 +162,9 @@ Json ToJson(const PasskeyOptions& options, const std::vector<PasskeyTrial>& tria
 
 class PasskeyCommand : public Command {
  public:
-  void AddFlags(CLI::App* app) override {
-    const auto add = [app](const char* name, auto& value, const char* text, const char* about) {
-      return app->add_option(name, value, about)->option_text(text)->group("Experiment");
+  void AddFlags(ArgumentParser* parser) override {
+    const auto add = [parser](const char* name, auto& value, const char* text, const char* about) {
+      return parser->Add(name, value, about).ValueName(text).Group("Experiment");
     };
     add("--lengths", lengths_, "LIST",
         "tokens of prompt and answer [from 150; 2K is 2048; default 1K,2K,4K,8K,16K]");
@@ -175,11 +176,12 @@ class PasskeyCommand : public Command {
         "the same seed gives the same documents [0 to 2^64-1; default 7]");
     add("--max-concurrency", options_.max_concurrency, "N",
         "requests in flight [1 to 64; default 4]")
-        ->check(CLI::Range(1, 64));
-    app->add_flag("--json", json_, "print one JSON object with every trial")->group("Output");
-    AddFigureFlag(app, &figure_path_);
-    AddConnectionFlags(app, &connection_);
-    app->footer(
+        .Range(1, 64);
+    parser->AddSwitch("--json", json_, "print one JSON object with every trial").Group("Output");
+    AddFigureFlag(parser, &figure_path_);
+    AddSchedulingFlags(parser, &options_.scheduling);
+    AddConnectionFlags(parser, &connection_);
+    parser->Footer(
         "Examples:\n"
         "  lssar passkey --model models/zoo/lssar-6m --lengths 1K,2K --trials 20\n"
         "  lssar passkey --depths 0,0.25,0.5,0.75,1 --trials 4 --json > passkey.json");
@@ -189,14 +191,14 @@ class PasskeyCommand : public Command {
     RETURN_IF_ERROR(ParseLists());
     ASSIGN_OR_RETURN(Figure figure, Figure::Start("passkey", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
-    v1::Inference::StubInterface* stub = connection->Stub();
+    Service* stub = connection->Stub();
     ASSIGN_OR_RETURN(const auto served, DescribeServer(stub));
     const int longest = *std::max_element(options_.lengths.begin(), options_.lengths.end());
     RETURN_IF_ERROR(CheckServedContext("--lengths", longest, served.max_model_len()));
     ASSIGN_OR_RETURN(const int filler_tokens, CountFillerTokens(stub));
     std::vector<PasskeyTrial> trials = MakePasskeyTrials(options_, filler_tokens);
     Interrupt interrupt;
-    RETURN_IF_ERROR(RunPasskeyTrials(stub, options_.max_concurrency, &interrupt, &trials));
+    RETURN_IF_ERROR(RunPasskeyTrials(stub, options_, &interrupt, &trials));
     json_ ? PrintJson(ToJson(options_, trials)) : PrintTables(options_, trials);
     return figure.Draw([&] { return ToJson(options_, trials); });
   }

@@ -1,5 +1,4 @@
 // `lssar perplexity`: log-likelihood of whole texts in windows.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -159,35 +158,38 @@ Document SumOf(const std::vector<Document>& documents) {
 
 class PerplexityCommand : public Command {
  public:
-  void AddFlags(CLI::App* app) override {
-    app->add_option("FILE", paths_, "texts, each a document of its own; - is standard input")
-        ->option_text("...");
-    app->add_option("--ids", ids_, "token ids instead of texts: 2,17,300 or a file of uint16")
-        ->option_text("LIST|FILE")
-        ->group("What to score");
-    app->add_option("--max-length", max_length_,
-                    "most tokens that the model reads in a window, as lm-evaluation-harness's "
-                    "max_length [1 up; default: the served context - 1]")
-        ->option_text("N")
-        ->group("Windows")
-        ->check(CLI::Range(1, kMaxLength));
-    app->add_option("--stride", stride_,
-                    "tokens that a window scores after the first one; the others are context [1 to "
-                    "max-length; default max-length, as lm-evaluation-harness]")
-        ->option_text("N")
-        ->group("Windows")
-        ->check(CLI::Range(1, kMaxLength));
-    app->add_flag(
-           "--by-position", by_position_,
-           "also the loss by the number of tokens that the model reads before a token, in 32 "
-           "ranges, with the standard error of the mean [nats]")
-        ->group("Output");
-    app->add_flag("--json", json_, "one JSON object per line: each text, then all of them")
-        ->group("Output");
-    AddFigureFlag(app, &figure_path_);
-    AddSchedulingFlags(app, &scheduling_);
-    AddConnectionFlags(app, &connection_);
-    app->footer(
+  void AddFlags(ArgumentParser* parser) override {
+    parser->Add("FILE", paths_, "texts, each a document of its own; - is standard input")
+        .ValueName("...");
+    parser->Add("--ids", ids_, "token ids instead of texts: 2,17,300 or a file of uint16")
+        .ValueName("LIST|FILE")
+        .Group("What to score");
+    parser
+        ->Add("--max-length", max_length_,
+              "most tokens that the model reads in a window, as lm-evaluation-harness's "
+              "max_length [1 up; default: the served context - 1]")
+        .ValueName("N")
+        .Group("Windows")
+        .Range(1, kMaxLength);
+    parser
+        ->Add("--stride", stride_,
+              "tokens that a window scores after the first one; the others are context [1 to "
+              "max-length; default max-length, as lm-evaluation-harness]")
+        .ValueName("N")
+        .Group("Windows")
+        .Range(1, kMaxLength);
+    parser
+        ->AddSwitch(
+            "--by-position", by_position_,
+            "also the loss by the number of tokens that the model reads before a token, in 32 "
+            "ranges, with the standard error of the mean [nats]")
+        .Group("Output");
+    parser->AddSwitch("--json", json_, "one JSON object per line: each text, then all of them")
+        .Group("Output");
+    AddFigureFlag(parser, &figure_path_);
+    AddSchedulingFlags(parser, &scheduling_);
+    AddConnectionFlags(parser, &connection_);
+    parser->Footer(
         "A window predicts one token more than it reads, so that N tokens need a served context "
         "of\n"
         "N + 1 (--max-model-len of the server).\n\n"
@@ -206,7 +208,7 @@ class PerplexityCommand : public Command {
     }
     ASSIGN_OR_RETURN(Figure figure, Figure::Start("positions", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
-    v1::Inference::StubInterface* const stub = connection->Stub();
+    Service* const stub = connection->Stub();
     ASSIGN_OR_RETURN(const auto served, DescribeServer(stub));
     ASSIGN_OR_RETURN(auto options, Options(served.max_model_len()));
     ASSIGN_OR_RETURN(auto documents, ReadDocuments(stub, served));
@@ -257,7 +259,7 @@ class PerplexityCommand : public Command {
     return std::nullopt;
   }
 
-  absl::StatusOr<std::vector<Document>> ReadDocuments(v1::Inference::StubInterface* stub,
+  absl::StatusOr<std::vector<Document>> ReadDocuments(Service* stub,
                                                       const v1::GetInfoReply& served) const {
     std::vector<Document> documents;
     if (ids_.has_value()) {
@@ -284,7 +286,7 @@ class PerplexityCommand : public Command {
     return documents;
   }
 
-  static absl::Status Score(v1::Inference::StubInterface* stub, const RollingOptions& options,
+  static absl::Status Score(Service* stub, const RollingOptions& options,
                             std::vector<Document>* documents) {
     int64_t num_tokens = 0;
     for (const Document& document : *documents) {

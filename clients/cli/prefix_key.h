@@ -3,8 +3,6 @@
 #ifndef LSSAR_CLIENTS_CLI_PREFIX_KEY_H_
 #define LSSAR_CLIENTS_CLI_PREFIX_KEY_H_
 
-#include <grpcpp/client_context.h>
-
 #include <string>
 
 #include "lssar/v1/inference.pb.h"
@@ -22,11 +20,6 @@ std::string PrefixKey(const v1::EmbedRequest& request);
 std::string PrefixKey(const v1::CaptureAttentionRequest& request);
 
 // Adds the header to a call that has not begun.
-template <typename Request>
-void AddPrefixHeader(const Request& request, grpc::ClientContext* context) {
-  context->AddMetadata(kPrefixHeader, PrefixKey(request));
-}
-
 }  // namespace lssar::cli
 
 #endif  // LSSAR_CLIENTS_CLI_PREFIX_KEY_H_

@@ -1,6 +1,5 @@
 #include "clients/cli/request_flags.h"
 
-#include <CLI/CLI.hpp>
 #include <utility>
 #include <variant>
 
@@ -8,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/str_cat.h"
+#include "clients/cli/argument_parser.h"
 #include "server/api/sampling_fields.h"
 
 namespace lssar::cli {
@@ -28,22 +28,21 @@ absl::Status AddLogitBiases(const std::vector<std::string>& entries, v1::Samplin
   return absl::OkStatus();
 }
 
-void AddSamplingGroup(CLI::App* app, SamplingFlags* flags) {
-  const auto add_list = [app](const char* name, auto& values, const char* text, const char* about) {
-    app->add_option(name, values, about)
-        ->option_text(text)
-        ->group("Sampling")
-        ->allow_extra_args(false);
+void AddSamplingGroup(ArgumentParser* parser, SamplingFlags* flags) {
+  const auto add_list = [parser](const char* name, auto& values, const char* text,
+                                 const char* about) {
+    parser->Add(name, values, about).ValueName(text).Group("Sampling").OneValueEach();
   };
   for (const SamplingField& field : SamplingFields()) {
     std::visit(
         [&]<typename T>(const SamplingValue<T>& number) {
-          app->add_option_function<T>(
-                 field.Flag(),
-                 [&sampling = flags->sampling, number](T value) { (sampling.*number.set)(value); },
-                 field.FlagHelp())
-              ->option_text(field.IsInteger() ? "N" : "X")
-              ->group("Sampling");
+          parser
+              ->AddFunction<T>(
+                  field.Flag(),
+                  [&sampling = flags->sampling, number](T value) { (sampling.*number.set)(value); },
+                  field.FlagHelp())
+              .ValueName(field.IsInteger() ? "N" : "X")
+              .Group("Sampling");
         },
         field.value);
   }
@@ -52,78 +51,89 @@ void AddSamplingGroup(CLI::App* app, SamplingFlags* flags) {
   add_list("--allowed-token-id", flags->allowed_token_ids, "ID",
            "sample only these tokens; repeatable");
   add_list("--banned-token-id", flags->banned_token_ids, "ID", "never sample a token; repeatable");
-  app->add_option("--seed", flags->seed,
-                  "the same request and seed give the same text [0 to 2^64-1; default: random]")
-      ->option_text("N")
-      ->group("Sampling");
+  parser
+      ->Add("--seed", flags->seed,
+            "the same request and seed give the same text [0 to 2^64-1; default: random]")
+      .ValueName("N")
+      .Group("Sampling");
 }
 
 }  // namespace
 
-void AddSchedulingFlags(CLI::App* app, SchedulingFlags* flags) {
-  AddQueueFlags(app, flags);
+void AddSchedulingFlags(ArgumentParser* parser, SchedulingFlags* flags) {
+  AddQueueFlags(parser, flags);
   constexpr char kGroup[] =
       "Another attention (a server allows it with --allow-attention-override)";
-  app->add_option("--attention-p", flags->attention.p,
-                  "power of the re-weighting [over 0 to 1000; default: the checkpoint's]")
-      ->option_text("P")
-      ->group(kGroup);
-  app->add_option("--attention-kind", flags->attention.kind,
-                  "lssar, lssa, softmax, ... as in config.json [default: the checkpoint's]")
-      ->option_text("KIND")
-      ->group(kGroup);
-  app->add_option("--attention-phi", flags->attention.phi, "phi of kind phi: relu, gelu, ...")
-      ->option_text("NAME")
-      ->group(kGroup);
+  parser
+      ->Add("--attention-p", flags->attention.p,
+            "power of the re-weighting [over 0 to 1000; default: the checkpoint's]")
+      .ValueName("P")
+      .Group(kGroup);
+  parser
+      ->Add("--attention-kind", flags->attention.kind,
+            "lssar, lssa, softmax, ... as in config.json [default: the checkpoint's]")
+      .ValueName("KIND")
+      .Group(kGroup);
+  parser->Add("--attention-phi", flags->attention.phi, "phi of kind phi: relu, gelu, ...")
+      .ValueName("NAME")
+      .Group(kGroup);
 }
 
-void AddQueueFlags(CLI::App* app, SchedulingFlags* flags) {
+void AddQueueFlags(ArgumentParser* parser, SchedulingFlags* flags) {
   constexpr char kGroup[] = "Scheduling and prefix cache";
-  app->add_option("--priority", flags->priority, "higher runs first [-10 to 10; default 0]")
-      ->option_text("N")
-      ->group(kGroup);
-  app->add_flag("--no-prefix-caching", flags->no_prefix_caching,
-                "compute the whole prompt and do not cache it [default: use the prefix cache]")
-      ->group(kGroup);
-  app->add_option("--cache-salt", flags->cache_salt,
-                  "share cached prompts only with equal salts [up to 128 bytes; default: none]")
-      ->option_text("TEXT")
-      ->group(kGroup);
-  app->add_option("--checkpoint-hash", flags->checkpoint_hash,
-                  "fail unless this checkpoint answers (`lssar info`) [default: any]")
-      ->option_text("HASH")
-      ->group(kGroup);
+  parser->Add("--priority", flags->priority, "higher runs first [-10 to 10; default 0]")
+      .ValueName("N")
+      .Group(kGroup);
+  parser
+      ->AddSwitch("--no-prefix-caching", flags->no_prefix_caching,
+                  "compute the whole prompt and do not cache it [default: use the prefix cache]")
+      .Group(kGroup);
+  parser
+      ->Add("--cache-salt", flags->cache_salt,
+            "share cached prompts only with equal salts [up to 128 bytes; default: none]")
+      .ValueName("TEXT")
+      .Group(kGroup);
+  parser
+      ->Add("--checkpoint-hash", flags->checkpoint_hash,
+            "fail unless this checkpoint answers (`lssar info`) [default: any]")
+      .ValueName("HASH")
+      .Group(kGroup);
 }
 
-void AddSamplingFlags(CLI::App* app, SamplingFlags* flags) {
+void AddSamplingFlags(ArgumentParser* parser, SamplingFlags* flags) {
   constexpr char kGroup[] = "Length and end";
-  app->add_option("--max-tokens", flags->max_tokens,
-                  "most new tokens [1 to what the context holds; default 256]")
-      ->option_text("N")
-      ->group(kGroup);
-  app->add_option("--min-tokens", flags->min_tokens,
-                  "least new tokens: EOS and stops are ignored before [0 to max-tokens; default 0]")
-      ->option_text("N")
-      ->group(kGroup);
-  app->add_option("--stop", flags->stop_strings,
-                  "end before this text; repeatable [1 to 256 bytes, up to 16]")
-      ->option_text("TEXT")
-      ->group(kGroup)
-      ->allow_extra_args(false);
-  app->add_option("--stop-token-id", flags->stop_token_ids,
-                  "end before this token; repeatable [up to 64]")
-      ->option_text("ID")
-      ->group(kGroup)
-      ->allow_extra_args(false);
-  app->add_flag("--ignore-eos", flags->ignore_eos, "continue after the end-of-text token")
-      ->group(kGroup);
-  app->add_option("--speculative-tokens", flags->speculative_tokens,
-                  "most draft tokens in a step; 0: no speculative decoding; the text is the same "
-                  "[0 to 64; default: the server's]")
-      ->option_text("N")
-      ->group("Scheduling and prefix cache");
-  AddSamplingGroup(app, flags);
-  AddSchedulingFlags(app, &flags->scheduling);
+  parser
+      ->Add("--max-tokens", flags->max_tokens,
+            "most new tokens [1 to what the context holds; default 256]")
+      .ValueName("N")
+      .Group(kGroup);
+  parser
+      ->Add("--min-tokens", flags->min_tokens,
+            "least new tokens: EOS and stops are ignored before [0 to max-tokens; default 0]")
+      .ValueName("N")
+      .Group(kGroup);
+  parser
+      ->Add("--stop", flags->stop_strings,
+            "end before this text; repeatable [1 to 256 bytes, up to 16]")
+      .ValueName("TEXT")
+      .Group(kGroup)
+      .OneValueEach();
+  parser
+      ->Add("--stop-token-id", flags->stop_token_ids,
+            "end before this token; repeatable [up to 64]")
+      .ValueName("ID")
+      .Group(kGroup)
+      .OneValueEach();
+  parser->AddSwitch("--ignore-eos", flags->ignore_eos, "continue after the end-of-text token")
+      .Group(kGroup);
+  parser
+      ->Add("--speculative-tokens", flags->speculative_tokens,
+            "most draft tokens in a step; 0: no speculative decoding; the text is the same "
+            "[0 to 64; default: the server's]")
+      .ValueName("N")
+      .Group("Scheduling and prefix cache");
+  AddSamplingGroup(parser, flags);
+  AddSchedulingFlags(parser, &flags->scheduling);
 }
 
 absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* request) {

@@ -12,11 +12,9 @@
 #include "absl/status/status.h"
 #include "lssar/v1/inference.pb.h"
 
-namespace CLI {
-class App;
-}  // namespace CLI
-
 namespace lssar::cli {
+
+class ArgumentParser;
 
 // Another attention than the checkpoint's.
 struct AttentionFlags {
@@ -36,9 +34,9 @@ struct SchedulingFlags {
   AttentionFlags attention = {};
 };
 
-void AddSchedulingFlags(CLI::App* app, SchedulingFlags* flags);
+void AddSchedulingFlags(ArgumentParser* parser, SchedulingFlags* flags);
 // The same without those of `attention`.
-void AddQueueFlags(CLI::App* app, SchedulingFlags* flags);
+void AddQueueFlags(ArgumentParser* parser, SchedulingFlags* flags);
 
 // `Request`: v1::GenerateRequest, v1::ScoreRequest, v1::EmbedRequest or
 // v1::CaptureAttentionRequest.
@@ -71,7 +69,7 @@ struct SamplingFlags {
   SchedulingFlags scheduling;
 };
 
-void AddSamplingFlags(CLI::App* app, SamplingFlags* flags);
+void AddSamplingFlags(ArgumentParser* parser, SamplingFlags* flags);
 
 // Errors  INVALID_ARGUMENT: --logit-bias is not ID:BIAS
 absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* request);

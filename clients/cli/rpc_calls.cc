@@ -10,6 +10,7 @@
 #include "base/str_cat.h"
 #include "clients/cli/prefix_key.h"
 #include "clients/cli/retry.h"
+#include "clients/cli/service.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
@@ -117,23 +118,29 @@ absl::Status RetryRefused(Interrupt* interrupt, const std::function<absl::Status
   }
 }
 
-absl::StatusOr<v1::GetInfoReply> DescribeServer(v1::Inference::StubInterface* stub) {
+absl::StatusOr<v1::GetInfoReply> DescribeServer(Service* stub) {
   grpc::ClientContext context;
   v1::GetInfoReply reply;
-  RETURN_IF_ERROR(ToStatus(stub->GetInfo(&context, v1::GetInfoRequest(), &reply)));
+  RETURN_IF_ERROR(ToStatus((*stub)->GetInfo(&context, v1::GetInfoRequest(), &reply)));
   return reply;
 }
 
-absl::StatusOr<std::vector<int32_t>> Tokenize(v1::Inference::StubInterface* stub,
-                                              const std::string& text, std::optional<bool> add_bos,
-                                              Interrupt* interrupt) {
+absl::StatusOr<v1::GetStatsReply> ReadStats(Service* stub) {
+  grpc::ClientContext context;
+  v1::GetStatsReply reply;
+  RETURN_IF_ERROR(ToStatus((*stub)->GetStats(&context, v1::GetStatsRequest(), &reply)));
+  return reply;
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenize(Service* stub, const std::string& text,
+                                              std::optional<bool> add_bos, Interrupt* interrupt) {
   grpc::ClientContext context;
   const Interrupt::Watch watch(interrupt, &context);
   v1::TokenizeRequest request;
   request.set_text(text);
   if (add_bos.has_value()) request.set_add_bos(*add_bos);
   v1::TokenizeReply reply;
-  RETURN_IF_ERROR(ToStatus(stub->Tokenize(&context, request, &reply)));
+  RETURN_IF_ERROR(ToStatus((*stub)->Tokenize(&context, request, &reply)));
   return std::vector<int32_t>(reply.ids().begin(), reply.ids().end());
 }
 
@@ -155,15 +162,15 @@ double GenerateResult::TokensPerSecond() const {
   return (NumTokens() - num_first_tokens) * 1e6 / double(elapsed_us);
 }
 
-absl::Status RunGenerate(v1::Inference::StubInterface* stub, const v1::GenerateRequest& request,
-                         Interrupt* interrupt, const OnDelta& on_delta, GenerateResult* result) {
+absl::Status RunGenerate(Service* stub, const v1::GenerateRequest& request, Interrupt* interrupt,
+                         const OnDelta& on_delta, GenerateResult* result) {
   *result = GenerateResult();
   result->choices.resize(size_t(std::clamp(request.has_n() ? request.n() : 1, 1, kMaxChoices)));
   grpc::ClientContext context;
   const Interrupt::Watch watch(interrupt, &context);
   const auto start = std::chrono::steady_clock::now();
-  AddPrefixHeader(request, &context);
-  const auto reader = stub->Generate(&context, request);
+  context.AddMetadata(kPrefixHeader, PrefixKey(request));
+  const auto reader = (*stub)->Generate(&context, request);
   v1::GenerateReply reply;
   while (reader->Read(&reply)) {
     if (reply.has_started()) {
@@ -185,9 +192,9 @@ std::string FinishReasonName(v1::FinishReason reason) {
   return std::string(absl::StripPrefix(v1::FinishReason_Name(reason), "FINISH_REASON_"));
 }
 
-absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
-                                     const v1::ScoreRequest& request, Interrupt* interrupt,
-                                     const OnScore& on_score, v1::ScoreFinished* finished) {
+absl::StatusOr<ScoredItems> RunScore(Service* stub, const v1::ScoreRequest& request,
+                                     Interrupt* interrupt, const OnScore& on_score,
+                                     v1::ScoreFinished* finished) {
   ScoredItems items;
   int num_missing = 0;
   for (const auto& item : request.items()) {
@@ -196,8 +203,8 @@ absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
   }
   grpc::ClientContext context;
   const Interrupt::Watch watch(interrupt, &context);
-  AddPrefixHeader(request, &context);
-  const auto reader = stub->Score(&context, request);
+  context.AddMetadata(kPrefixHeader, PrefixKey(request));
+  const auto reader = (*stub)->Score(&context, request);
   v1::ScoreReply reply;
   while (reader->Read(&reply)) {
     if (reply.has_tokens()) {
@@ -223,14 +230,13 @@ absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
   return items;
 }
 
-absl::StatusOr<std::vector<InputVectors>> RunEmbed(v1::Inference::StubInterface* stub,
-                                                   const v1::EmbedRequest& request,
+absl::StatusOr<std::vector<InputVectors>> RunEmbed(Service* stub, const v1::EmbedRequest& request,
                                                    Interrupt* interrupt) {
   std::vector<InputVectors> inputs(size_t(request.inputs_size()));
   grpc::ClientContext context;
   const Interrupt::Watch watch(interrupt, &context);
-  AddPrefixHeader(request, &context);
-  const auto reader = stub->Embed(&context, request);
+  context.AddMetadata(kPrefixHeader, PrefixKey(request));
+  const auto reader = (*stub)->Embed(&context, request);
   v1::EmbedReply reply;
   bool is_malformed = false;
   while (reader->Read(&reply)) {
@@ -253,15 +259,15 @@ absl::StatusOr<std::vector<InputVectors>> RunEmbed(v1::Inference::StubInterface*
   return inputs;
 }
 
-absl::StatusOr<CapturedAttention> RunCapture(v1::Inference::StubInterface* stub,
+absl::StatusOr<CapturedAttention> RunCapture(Service* stub,
                                              const v1::CaptureAttentionRequest& request,
                                              Interrupt* interrupt,
                                              const std::function<void(int)>& on_rows) {
   CapturedAttention captured;
   grpc::ClientContext context;
   const Interrupt::Watch watch(interrupt, &context);
-  AddPrefixHeader(request, &context);
-  const auto reader = stub->CaptureAttention(&context, request);
+  context.AddMetadata(kPrefixHeader, PrefixKey(request));
+  const auto reader = (*stub)->CaptureAttention(&context, request);
   v1::CaptureAttentionReply reply;
   while (reader->Read(&reply)) {
     if (reply.has_started()) {

@@ -2,8 +2,6 @@
 #ifndef LSSAR_CLIENTS_CLI_RPC_CALLS_H_
 #define LSSAR_CLIENTS_CLI_RPC_CALLS_H_
 
-#include <grpcpp/support/status.h>
-
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -14,9 +12,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "clients/cli/interrupt.h"
-#include "lssar/v1/inference.grpc.pb.h"
+#include "lssar/v1/inference.pb.h"
+
+namespace grpc {
+class Status;
+}  // namespace grpc
 
 namespace lssar::cli {
+
+class Service;
 
 // The same code and message. UNAVAILABLE also for a stream that a proxy ended because a server is
 // gone.
@@ -32,12 +36,13 @@ std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status);
 // Requires  `call` may run again after it has received a part of its reply
 absl::Status RetryRefused(Interrupt* interrupt, const std::function<absl::Status()>& call);
 
-absl::StatusOr<v1::GetInfoReply> DescribeServer(v1::Inference::StubInterface* stub);
+absl::StatusOr<v1::GetInfoReply> DescribeServer(Service* stub);
+
+absl::StatusOr<v1::GetStatsReply> ReadStats(Service* stub);
 
 // `add_bos`: nullopt for the checkpoint's rule for prompts.
-absl::StatusOr<std::vector<int32_t>> Tokenize(v1::Inference::StubInterface* stub,
-                                              const std::string& text, std::optional<bool> add_bos,
-                                              Interrupt* interrupt);
+absl::StatusOr<std::vector<int32_t>> Tokenize(Service* stub, const std::string& text,
+                                              std::optional<bool> add_bos, Interrupt* interrupt);
 
 struct GeneratedChoice {
   std::string text;
@@ -66,8 +71,8 @@ struct GenerateResult {
 using OnDelta = std::function<void(const v1::Delta&)>;
 
 // Calls `on_delta` for each delta as it arrives, on this thread.
-absl::Status RunGenerate(v1::Inference::StubInterface* stub, const v1::GenerateRequest& request,
-                         Interrupt* interrupt, const OnDelta& on_delta, GenerateResult* result);
+absl::Status RunGenerate(Service* stub, const v1::GenerateRequest& request, Interrupt* interrupt,
+                         const OnDelta& on_delta, GenerateResult* result);
 
 // "EOS", "LENGTH", ...
 std::string FinishReasonName(v1::FinishReason reason);
@@ -85,9 +90,8 @@ using OnScore = std::function<void(const v1::ContinuationScore&)>;
 // Calls `on_score` for each score as it arrives, on this thread. `finished`, which may be null: the
 // last message.
 // Errors  those of the call; INTERNAL: the server left a continuation out
-absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
-                                     const v1::ScoreRequest& request, Interrupt* interrupt,
-                                     const OnScore& on_score,
+absl::StatusOr<ScoredItems> RunScore(Service* stub, const v1::ScoreRequest& request,
+                                     Interrupt* interrupt, const OnScore& on_score,
                                      v1::ScoreFinished* finished = nullptr);
 
 // The vectors of one input: one, or one for each token with POOLING_TOKEN.
@@ -99,8 +103,7 @@ struct InputVectors {
 // One entry per input.
 // Errors  those of the call; INTERNAL: the server left an input out, or a message has no whole
 //         number of vectors
-absl::StatusOr<std::vector<InputVectors>> RunEmbed(v1::Inference::StubInterface* stub,
-                                                   const v1::EmbedRequest& request,
+absl::StatusOr<std::vector<InputVectors>> RunEmbed(Service* stub, const v1::EmbedRequest& request,
                                                    Interrupt* interrupt);
 
 struct CapturedAttention {
@@ -113,7 +116,7 @@ struct CapturedAttention {
 
 // Calls `on_rows` with the number of rows as they arrive, on this thread.
 // Errors  those of the call; INTERNAL: a row has keys outside the prompt
-absl::StatusOr<CapturedAttention> RunCapture(v1::Inference::StubInterface* stub,
+absl::StatusOr<CapturedAttention> RunCapture(Service* stub,
                                              const v1::CaptureAttentionRequest& request,
                                              Interrupt* interrupt,
                                              const std::function<void(int)>& on_rows);

@@ -1,5 +1,4 @@
 // `lssar score`: log-probability of continuations, or loss by row length over a token file.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -151,26 +150,30 @@ Json ToJson(const std::vector<LossAtLength>& results, const std::string& kv_cach
 
 class ScoreCommand : public Command {
  public:
-  void AddFlags(CLI::App* app) override {
-    AddTextFlags(app);
-    app->add_option("--ids", ids_,
-                    "token ids, of which rows are taken at equal steps: a file of uint16")
-        ->option_text("FILE")
-        ->group("Loss by length");
-    app->add_option("--lengths", lengths_, "tokens per row [2K is 2048; default 1K,2K,4K,8K,16K]")
-        ->option_text("LIST")
-        ->group("Loss by length");
-    app->add_option("--rows", num_rows_,
-                    "rows of each length [1 to 1024; default 8, or what 32K tokens hold]")
-        ->option_text("N")
-        ->group("Loss by length")
-        ->check(CLI::Range(1, 1024));
-    app->add_flag("--json", json_, "one JSON object per line: an item, or all lengths")
-        ->group("Output");
-    AddFigureFlag(app, &figure_path_);
-    AddSchedulingFlags(app, &scheduling_);
-    AddConnectionFlags(app, &connection_);
-    app->footer(
+  void AddFlags(ArgumentParser* parser) override {
+    AddTextFlags(parser);
+    parser
+        ->Add("--ids", ids_, "token ids, of which rows are taken at equal steps: a file of uint16")
+        .ValueName("FILE")
+        .Group("Loss by length");
+    parser->Add("--text", text_, "the same of a text; - is standard input")
+        .ValueName("FILE")
+        .Group("Loss by length");
+    parser->Add("--lengths", lengths_, "tokens per row [2K is 2048; default 1K,2K,4K,8K,16K]")
+        .ValueName("LIST")
+        .Group("Loss by length");
+    parser
+        ->Add("--rows", num_rows_,
+              "rows of each length [1 to 1024; default 8, or what 32K tokens hold]")
+        .ValueName("N")
+        .Group("Loss by length")
+        .Range(1, 1024);
+    parser->AddSwitch("--json", json_, "one JSON object per line: an item, or all lengths")
+        .Group("Output");
+    AddFigureFlag(parser, &figure_path_);
+    AddSchedulingFlags(parser, &scheduling_);
+    AddConnectionFlags(parser, &connection_);
+    parser->Footer(
         "Examples:\n"
         "  lssar score --context 'The capital of France is' --continuation ' Paris' "
         "--continuation ' Rome'\n"
@@ -178,16 +181,20 @@ class ScoreCommand : public Command {
   }
 
   absl::Status Run() override {
-    if (ids_.has_value()) {
+    if (ids_.has_value() && text_.has_value()) {
+      return absl::InvalidArgumentError("--ids and --text exclude each other: give one");
+    }
+    if (ids_.has_value() || text_.has_value()) {
       if (!continuations_.empty() || context_.has_value() || file_.has_value() ||
           input_.has_value()) {
         return absl::InvalidArgumentError(
-            "--ids excludes --context, --continuation, --file and --input");
+            "--ids and --text exclude --context, --continuation, --file and --input");
       }
       return RunLossByLength();
     }
     if (!figure_path_.empty()) {
-      return absl::InvalidArgumentError("--figure draws loss by length; it needs --ids FILE");
+      return absl::InvalidArgumentError(
+          "--figure draws loss by length; it needs --ids FILE or --text FILE");
     }
     if (input_.has_value() != output_.has_value() || (resume_ && !input_.has_value())) {
       return absl::InvalidArgumentError(
@@ -203,48 +210,56 @@ class ScoreCommand : public Command {
   }
 
  private:
-  void AddTextFlags(CLI::App* app) {
+  void AddTextFlags(ArgumentParser* parser) {
     constexpr char kGroup[] = "What to score";
-    app->add_option("--context", context_,
-                    "text before the continuations [default: none, then BOS alone]")
-        ->option_text("TEXT")
-        ->group(kGroup);
-    app->add_option("--continuation", continuations_, "text to score; repeatable [1 to 1024]")
-        ->option_text("TEXT")
-        ->group(kGroup)
-        ->allow_extra_args(false);
-    app->add_option(
-           "--file", file_,
-           "JSON lines {\"context\": C, \"continuations\": [C, ...]}, each C a text or a list of "
-           "ids, any number of lines; - is standard input")
-        ->option_text("FILE")
-        ->group(kGroup);
-    app->add_option("--max-concurrency", max_concurrency_,
-                    "calls of 64 items in flight, with --file and --input [1 to 64; default 2]")
-        ->option_text("N")
-        ->group(kGroup)
-        ->check(CLI::Range(1, 64));
-    app->add_option("--input", input_,
-                    "JSON lines as of --file, of which an invalid one has its error in its place "
-                    "of --output; - is standard input")
-        ->option_text("FILE")
-        ->group(kGroup);
-    app->add_option("--output", output_,
-                    "with --input: one JSON object per line, in order, as they are known")
-        ->option_text("FILE")
-        ->group("Output");
-    app->add_flag("--resume", resume_, "go on after the last complete line of --output")
-        ->group("Output");
-    app->add_flag("--tokens", tokens_,
-                  "show each token's logprob [nats] and the most probable token")
-        ->group("Output");
+    parser
+        ->Add("--context", context_,
+              "text before the continuations [default: none, then BOS alone]")
+        .ValueName("TEXT")
+        .Group(kGroup);
+    parser->Add("--continuation", continuations_, "text to score; repeatable [1 to 1024]")
+        .ValueName("TEXT")
+        .Group(kGroup)
+        .OneValueEach();
+    parser
+        ->Add(
+            "--file", file_,
+            "JSON lines {\"context\": C, \"continuations\": [C, ...]}, each C a text or a list of "
+            "ids, any number of lines; - is standard input")
+        .ValueName("FILE")
+        .Group(kGroup);
+    parser
+        ->Add("--max-concurrency", max_concurrency_,
+              "calls of 64 items in flight, with --file and --input [1 to 64; default 2]")
+        .ValueName("N")
+        .Group(kGroup)
+        .Range(1, 64);
+    parser
+        ->Add("--input", input_,
+              "JSON lines as of --file, of which an invalid one has its error in its place "
+              "of --output; - is standard input")
+        .ValueName("FILE")
+        .Group(kGroup);
+    parser
+        ->Add("--output", output_,
+              "with --input: one JSON object per line, in order, as they are known")
+        .ValueName("FILE")
+        .Group("Output");
+    parser->AddSwitch("--resume", resume_, "go on after the last complete line of --output")
+        .Group("Output");
+    parser
+        ->AddSwitch("--tokens", tokens_,
+                    "show each token's logprob [nats] and the most probable token")
+        .Group("Output");
   }
 
   absl::Status ScoreItems() {
     const bool has_text = context_.has_value() || !continuations_.empty();
     if (has_text == file_.has_value() || (has_text && continuations_.empty())) {
       return absl::InvalidArgumentError(
-          "give --context TEXT and one or more --continuation TEXT, or --file FILE, or --ids FILE");
+          "give --context TEXT and one or more --continuation TEXT, or --file FILE, or --ids FILE, "
+          "or "
+          "--text FILE");
     }
     std::optional<int64_t> num_items = 1;
     if (file_.has_value()) {
@@ -313,7 +328,7 @@ class ScoreCommand : public Command {
   }
 
   // The K/V cache's type goes into the JSON, or a note about it to stderr.
-  absl::Status ReadPrecision(v1::Inference::StubInterface* stub) {
+  absl::Status ReadPrecision(Service* stub) {
     ASSIGN_OR_RETURN(served_, DescribeServer(stub));
     const std::string note = KvCachePrecisionNote(served_);
     if (!json_ && !note.empty()) {
@@ -335,10 +350,11 @@ class ScoreCommand : public Command {
 
   absl::Status RunLossByLength() {
     ASSIGN_OR_RETURN(auto lengths, ParseCounts("--lengths", lengths_, 1, kMaxLength));
-    ASSIGN_OR_RETURN(const auto ids, ReadTokenIds(*ids_));
     ASSIGN_OR_RETURN(Figure figure, Figure::Start("loss", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     Interrupt interrupt;
+    ASSIGN_OR_RETURN(const auto ids,
+                     ReadEvaluationIds(connection->Stub(), ids_, text_, &interrupt));
     RETURN_IF_ERROR(ReadPrecision(connection->Stub()));
     const LossOptions options{
         .lengths = std::move(lengths), .num_rows = num_rows_, .scheduling = scheduling_};
@@ -361,6 +377,7 @@ class ScoreCommand : public Command {
   int max_concurrency_ = ScoreStreamOptions().max_concurrency;
   bool tokens_ = false;
   std::optional<std::string> ids_;
+  std::optional<std::string> text_;
   std::string lengths_ = "1K,2K,4K,8K,16K";
   std::optional<int> num_rows_;
   bool json_ = false;

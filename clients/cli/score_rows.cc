@@ -50,9 +50,8 @@ absl::StatusOr<bool> FillBatch(const ScoreStreamOptions& options, ScoreFileReade
 
 }  // namespace
 
-absl::Status RunScoreRows(v1::Inference::StubInterface* stub, const ScoreStreamOptions& options,
-                          Interrupt* interrupt, ScoreFileReader* reader,
-                          const OnScoredRow& on_row) {
+absl::Status RunScoreRows(Service* stub, const ScoreStreamOptions& options, Interrupt* interrupt,
+                          ScoreFileReader* reader, const OnScoredRow& on_row) {
   const auto score = [&](const v1::ScoreRequest& request) {
     return RunScore(stub, request, interrupt, [](const v1::ContinuationScore&) {});
   };

@@ -20,8 +20,8 @@ using OnScoredRow = std::function<absl::Status(int64_t line_number, const Scored
 // As RunScoreStream, but the job goes on after a row that is invalid. Calls `on_row` for rows in
 // the order of the file.
 // Errors  those of `on_row` and of Score other than INVALID_ARGUMENT; CANCELLED: interrupted
-absl::Status RunScoreRows(v1::Inference::StubInterface* stub, const ScoreStreamOptions& options,
-                          Interrupt* interrupt, ScoreFileReader* reader, const OnScoredRow& on_row);
+absl::Status RunScoreRows(Service* stub, const ScoreStreamOptions& options, Interrupt* interrupt,
+                          ScoreFileReader* reader, const OnScoredRow& on_row);
 
 }  // namespace lssar::cli
 

@@ -32,9 +32,8 @@ absl::StatusOr<bool> FillRequest(const ScoreStreamOptions& options, const NextSc
 
 }  // namespace
 
-absl::Status RunScoreStream(v1::Inference::StubInterface* stub, const ScoreStreamOptions& options,
-                            Interrupt* interrupt, const NextScoreLine& next,
-                            const OnScoredItem& on_scored) {
+absl::Status RunScoreStream(Service* stub, const ScoreStreamOptions& options, Interrupt* interrupt,
+                            const NextScoreLine& next, const OnScoredItem& on_scored) {
   using Pipeline = CallPipeline<v1::ScoreRequest, ScoredItems>;
   Pipeline::Functions functions;
   functions.fill = [&](v1::ScoreRequest* request, std::vector<int64_t>* line_numbers) {

@@ -31,9 +31,8 @@ using OnScoredItem =
 // while the server's queue is full.
 // Errors  the first in the order of the items, of `next` or of Score, after the items before it are
 //         handed over; a field of an item is named by its line. CANCELLED: interrupted
-absl::Status RunScoreStream(v1::Inference::StubInterface* stub, const ScoreStreamOptions& options,
-                            Interrupt* interrupt, const NextScoreLine& next,
-                            const OnScoredItem& on_scored);
+absl::Status RunScoreStream(Service* stub, const ScoreStreamOptions& options, Interrupt* interrupt,
+                            const NextScoreLine& next, const OnScoredItem& on_scored);
 
 }  // namespace lssar::cli
 

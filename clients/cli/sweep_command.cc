@@ -1,5 +1,4 @@
 // `lssar sweep`: loss by length for several powers p of the re-weighting, from one loaded model.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -116,10 +115,10 @@ Json ToJson(const std::vector<SweepValue>& values, const v1::GetInfoReply& serve
 
 class SweepCommand : public Command {
  public:
-  void AddFlags(CLI::App* app) override {
+  void AddFlags(ArgumentParser* parser) override {
     static constexpr char kGroup[] = "What to measure";
-    const auto add = [app](const char* name, auto& value, const char* text, const char* about) {
-      return app->add_option(name, value, about)->option_text(text)->group(kGroup);
+    const auto add = [parser](const char* name, auto& value, const char* text, const char* about) {
+      return parser->Add(name, value, about).ValueName(text).Group(kGroup);
     };
     add("--p", powers_, "LIST",
         "powers of the re-weighting [each over 0 to 1000; default 1,3,5,10,15,30,100]");
@@ -130,12 +129,12 @@ class SweepCommand : public Command {
     add("--lengths", lengths_, "LIST", "tokens per row [2K is 2048; default 256,1K,4K]");
     add("--rows", num_rows_, "N",
         "rows of each length [1 to 1024; default 8, or what 8K tokens hold]")
-        ->check(CLI::Range(1, 1024));
-    app->add_flag("--json", json_, "print one JSON object")->group("Output");
-    AddFigureFlag(app, &figure_path_);
-    AddQueueFlags(app, &scheduling_);
-    AddConnectionFlags(app, &connection_);
-    app->footer(
+        .Range(1, 1024);
+    parser->AddSwitch("--json", json_, "print one JSON object").Group("Output");
+    AddFigureFlag(parser, &figure_path_);
+    AddQueueFlags(parser, &scheduling_);
+    AddConnectionFlags(parser, &connection_);
+    parser->Footer(
         "A server has to run with --allow-attention-override. The model was trained with one p: "
         "this\nshows what it does with others, without training.\n\n"
         "Examples:\n"
@@ -155,10 +154,11 @@ class SweepCommand : public Command {
     ASSIGN_OR_RETURN(options.lengths, ParseCounts("--lengths", lengths_, 1, kMaxLength));
     ASSIGN_OR_RETURN(Figure figure, Figure::Start("sweep", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
-    v1::Inference::StubInterface* const stub = connection->Stub();
+    Service* const stub = connection->Stub();
     ASSIGN_OR_RETURN(const v1::GetInfoReply served, DescribeServer(stub));
     Interrupt interrupt;
-    ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadIds(stub, &interrupt));
+    ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                     ReadEvaluationIds(stub, ids_, text_, &interrupt));
 
     std::optional<ProgressBar> progress(std::in_place, "sweeping",
                                         NumLossTokens(options) * std::ssize(powers));
@@ -184,13 +184,6 @@ class SweepCommand : public Command {
   }
 
  private:
-  absl::StatusOr<std::vector<int32_t>> ReadIds(v1::Inference::StubInterface* stub,
-                                               Interrupt* interrupt) const {
-    if (ids_.has_value()) return ReadTokenIds(*ids_);
-    ASSIGN_OR_RETURN(const std::string text, ReadText(*text_));
-    return Tokenize(stub, text, /*add_bos=*/std::nullopt, interrupt);
-  }
-
   std::string powers_ = "1,3,5,10,15,30,100";
   std::string kind_;
   std::optional<std::string> ids_;

@@ -11,7 +11,6 @@ import argparse
 import json
 import math
 import os
-import random
 
 import numpy as np
 import torch
@@ -106,7 +105,7 @@ def wilson(num_hits, num_trials):
 
 def passkeys_at(net, documents, length, trials):
     """One entry of passkey.json's lengths, and the cells of this length."""
-    rng, hits, drawn = random.Random(SEED), [0] * len(BANDS), [0] * len(BANDS)
+    rng, hits, drawn = passkey.Random(SEED), [0] * len(BANDS), [0] * len(BANDS)
     filler = documents.num_filler(length - ANSWER_TOKENS)
     for _ in range(trials):
         ids, answer, depth = documents.make(filler, rng)

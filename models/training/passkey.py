@@ -5,8 +5,6 @@ irrelevant text and ends by asking for K. `make` returns it as text. `Documents`
 document from ids, so neither training nor evaluation needs a tokenizer.
 """
 
-import random
-
 HEAD = (
     'There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. '
     'I will quiz you about the important information there.'
@@ -18,10 +16,34 @@ MAX_KEY = 50000
 FRAME_TOKENS = 110  # upper limit for everything except the filler
 
 
-def make(n_filler: int, rng: random.Random, depth=None, filler=None):
+class Random:
+    """SplitMix64, as in clients/cli/passkey.cc: a seed gives the documents of `lssar passkey`."""
+
+    def __init__(self, seed):
+        self.state = seed
+
+    def next(self):
+        """64 random bits."""
+        self.state = (self.state + 0x9E3779B97F4A7C15) % 2**64
+        bits = self.state
+        bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        bits = (bits ^ bits >> 27) * 0x94D049BB133111EB % 2**64
+        return bits ^ bits >> 31
+
+    def randint(self, first, last):
+        """As random.Random's."""
+        return first + self.next() % (last - first + 1)
+
+    def random(self):
+        """As random.Random's."""
+        return (self.next() >> 11) / 2**53
+
+
+def make(n_filler: int, rng, depth=None, filler=None):
     """Returns (prompt, key).
 
-    n_filler: filler units; depth in [0, 1]; filler(): one unit of text.
+    n_filler: filler units; rng: Random or random.Random; depth in [0, 1]; filler(): one unit of
+    text.
     """
     key = str(rng.randint(1, MAX_KEY))
     at = round((rng.random() if depth is None else depth) * n_filler)

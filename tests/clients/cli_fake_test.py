@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import random
 import subprocess
 import sys
 import tempfile
@@ -26,21 +25,21 @@ class PasskeyTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
 
-    def test_sends_the_prompts_of_the_reference(self):
+    def test_sends_the_prompts_of_the_training_recipe(self):
         service = FakeService()
         self.run_passkey(service, '--lengths', '300,4000', '--trials', '5', '--seed', '11')
         unit = len(passkey.FILL)  # a byte is a token here
         expected = []
         for length in 300, 4000:
-            rng = random.Random(11)
+            rng = passkey.Random(11)
             for _ in range(5):
                 expected.append(passkey.make(max(0, (length - 20 - 110) // unit), rng)[0])
         self.assertCountEqual(service.prompts, expected)
 
-    def test_given_depths_equal_the_reference(self):
+    def test_given_depths_equal_the_training_recipe(self):
         service = FakeService()
         self.run_passkey(service, '--lengths', '2000', '--trials', '2', '--depths', '0,0.5,1')
-        rng = random.Random(7)
+        rng = passkey.Random(7)
         num_filler = (2000 - 20 - 110) // len(passkey.FILL)
         self.assertCountEqual(service.prompts, [passkey.make(num_filler, rng, depth=depth)[0]
                                                 for depth in (0, 0, 0.5, 0.5, 1, 1)])

@@ -77,7 +77,7 @@ class FigureTest(unittest.TestCase):
         self.assertIn("pip install 'lssar[plot]'", done.stderr)
         done = run_cli('score', '--continuation', 'x', '--figure', 'a.svg', PATH=PATH)
         self.assertEqual(done.returncode, 2)
-        self.assertIn('it needs --ids FILE', done.stderr)
+        self.assertIn('it needs --ids FILE or --text FILE', done.stderr)
         self.assertFalse(os.path.exists('a.svg'))
 
     def test_a_failed_command_leaves_no_figure(self):

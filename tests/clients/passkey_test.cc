@@ -1,4 +1,4 @@
-// Expected values: passkey.py run by CPython 3.11; texts by their length and the first 16 digits of
+// Expected values: models/training/passkey.py; texts by their length and the first 16 digits of
 // their SHA-256.
 #include "clients/cli/passkey.h"
 
@@ -26,41 +26,49 @@ std::string HashOf(const std::string& text) {
   return hash.ShortHex();
 }
 
-void ExpectDocument(const Expected& expected, PythonRandom* rng) {
+void ExpectDocument(const Expected& expected, PasskeyRandom* random) {
   SCOPED_TRACE(expected.num_filler);
-  const PasskeyDocument document = MakePasskeyDocument(expected.num_filler, expected.depth, rng);
+  const PasskeyDocument document = MakePasskeyDocument(expected.num_filler, expected.depth, random);
   EXPECT_EQ(document.key, expected.key);
   EXPECT_EQ(document.text.size(), expected.num_bytes);
   EXPECT_EQ(HashOf(document.text), expected.hash);
 }
 
-TEST(PasskeyDocument, EqualsTheReference) {
-  PythonRandom rng(7);
-  ExpectDocument({0, std::nullopt, "21223", 245, "f3b0db920f3f93ab"}, &rng);
-  ExpectDocument({1, std::nullopt, "25876", 335, "bc1f52b74813e171"}, &rng);
-  ExpectDocument({2, std::nullopt, "4748", 423, "28930ee44e3e1e48"}, &rng);
-  ExpectDocument({5, std::nullopt, "6169", 693, "a4e461ff2fdf3ac4"}, &rng);
-  ExpectDocument({7, std::nullopt, "3802", 873, "f0b4ad5873e6f9fb"}, &rng);
-  ExpectDocument({37, std::nullopt, "14071", 3575, "e7f762ebe7852ba0"}, &rng);
+TEST(PasskeyRandom, IsSplitMix64) {
+  EXPECT_EQ(PasskeyRandom(0).Next(), 0xE220A8397B1DCDAFu);
+  PasskeyRandom random(~uint64_t{0});
+  EXPECT_EQ(random.Next(), 16490336266968443936u);
+  EXPECT_EQ(random.Next(), 16834447057089888969u);
+  EXPECT_EQ(random.Next(), 4048727598324417001u);
 }
 
-// Python rounds 2.5 to 2 and 3.5 to 4.
+TEST(PasskeyDocument, EqualsTheGoldenTexts) {
+  PasskeyRandom random(7);
+  ExpectDocument({0, std::nullopt, "24488", 245, "c2c27fe90ae94ba1"}, &random);
+  ExpectDocument({1, std::nullopt, "9347", 333, "fd148a8ea391a8b0"}, &random);
+  ExpectDocument({2, std::nullopt, "23675", 425, "c51b9130533677f2"}, &random);
+  ExpectDocument({5, std::nullopt, "21799", 695, "171c1e76584808c9"}, &random);
+  ExpectDocument({7, std::nullopt, "27986", 875, "a1557e64ea243fbf"}, &random);
+  ExpectDocument({37, std::nullopt, "21084", 3575, "4ebf088a66667d5c"}, &random);
+}
+
+// 2.5 becomes 2, and 3.5 becomes 4.
 TEST(PasskeyDocument, ChosenDepthsRoundHalvesToEven) {
-  PythonRandom rng(3);
-  ExpectDocument({5, 0.5, "15596", 695, "dd6ef2e48d3e0350"}, &rng);
-  ExpectDocument({7, 0.5, "38840", 875, "1e1bd41721c16eeb"}, &rng);
-  ExpectDocument({3, 0.5, "35667", 515, "271dca45c4297ac3"}, &rng);
-  ExpectDocument({4, 0.0, "8548", 603, "661380465f2d7644"}, &rng);
-  ExpectDocument({4, 1.0, "24246", 605, "db3fa1c8e6a7a79d"}, &rng);
+  PasskeyRandom random(3);
+  ExpectDocument({5, 0.5, "39054", 695, "3a7f43608d95a2be"}, &random);
+  ExpectDocument({7, 0.5, "11562", 875, "3874799cefb17082"}, &random);
+  ExpectDocument({3, 0.5, "37730", 515, "e0dfd9f96153ead6"}, &random);
+  ExpectDocument({4, 0.0, "35648", 605, "47b4fdd3c6ca4359"}, &random);
+  ExpectDocument({4, 1.0, "33367", 605, "b761ccb54cb03706"}, &random);
 }
 
-TEST(PasskeyDocument, HasTheTextOfTheReference) {
-  PythonRandom rng(7);
-  EXPECT_EQ(MakePasskeyDocument(1, 1.0, &rng).text,
+TEST(PasskeyDocument, HasThisText) {
+  PasskeyRandom random(7);
+  EXPECT_EQ(MakePasskeyDocument(1, 1.0, &random).text,
             "There is an important info hidden inside a lot of irrelevant text. Find it and "
             "memorize them. I will quiz you about the important information there. The grass is "
             "green. The sky is blue. The sun is yellow. Here we go. There and back again. The pass "
-            "key is 21223. Remember it. 21223 is the pass key. What is the pass key? The pass key "
+            "key is 24488. Remember it. 24488 is the pass key. What is the pass key? The pass key "
             "is");
 }
 
@@ -77,10 +85,10 @@ TEST(MakePasskeyTrials, EachLengthStartsWithTheSeed) {
   ASSERT_EQ(trials.size(), 5u);
   EXPECT_EQ(trials[0].length, 256);
   EXPECT_EQ(trials[2].length, 1024);
-  EXPECT_EQ(trials[0].document.key, "21223");
-  EXPECT_EQ(trials[2].document.key, "21223");
-  EXPECT_EQ(trials[1].document.key, "25876");
-  EXPECT_EQ(trials[3].document.key, "25876");
+  EXPECT_EQ(trials[0].document.key, "24488");
+  EXPECT_EQ(trials[2].document.key, "24488");
+  EXPECT_EQ(trials[1].document.key, "9347");
+  EXPECT_EQ(trials[3].document.key, "9347");
 }
 
 TEST(MakePasskeyTrials, GivenDepthsHaveAllTrialsEach) {

@@ -1,5 +1,6 @@
 #include "clients/cli/retry.h"
 
+#include <grpcpp/support/status.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

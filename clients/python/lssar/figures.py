@@ -1,12 +1,12 @@
 """Figures of what `lssar ... --json` prints, drawn with matplotlib (extra `plot`).
 
-    lssar-figure attention OUT [NAME=]FILE...   the weights of every captured head, as panels; a
-                                                line of panels for each layer of each file
-    lssar-figure loss      OUT [NAME=]FILE...   loss by length, of `score --ids --json`
-    lssar-figure passkey   OUT [NAME=]FILE...   accuracy by length, with 95% intervals
-    lssar-figure positions OUT [NAME=]FILE...   loss by position, of `perplexity --json`
-    lssar-figure sweep     OUT FILE             loss by length for each p, of `sweep --json`
-    lssar-figure bench     OUT [NAME=]FILE...   latencies by load, of `bench --json`
+    attention   the weights of every captured head, as panels; a line of panels for each layer of
+                each file
+    loss        loss by length, of `score --ids --json`
+    passkey     accuracy by length, with 95% intervals
+    positions   loss by position, of `perplexity --json`
+    sweep       loss by length for each p, of `sweep --json`; one FILE
+    bench       latencies by load, of `bench --json`
 
 OUT ends in .svg, .png, .pdf or .html. FILE `-` is standard input. Several files are several curves,
 with NAME or the file's name in the legend; two files of one name are refused. The last line of a
@@ -458,9 +458,16 @@ def draw(kind: str, path: str, named: Named) -> None:
     save(figure, path)
 
 
+EXAMPLES = '''
+Examples:
+  lssar figure loss loss.svg lssar=lssar.json softmax=softmax.json
+  lssar attention 'The cat sat' --json | lssar figure attention maps.png -
+'''
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script. -> exit code."""
-    parser = argparse.ArgumentParser(prog='lssar-figure', description=__doc__,
+    parser = argparse.ArgumentParser(prog='lssar figure', description=__doc__, epilog=EXAMPLES,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('kind', choices=list(KINDS))
     parser.add_argument('out', metavar='OUT')
@@ -488,7 +495,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     raise ValueError(f'two files are called {name}: give NAME=FILE')
             draw(given.kind, given.out, named)
     except (ValueError, OSError) as error:
-        print(f'lssar-figure: {error}', file=sys.stderr)
+        print(f'lssar figure: {error}', file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -31,7 +31,7 @@ every start) and the tokenizer.
 
 GGUF files and Hugging Face directories are softmax models unless --attention says another kind.
 
-examples:
+Examples:
   lssar import SmolLM2-135M-Instruct.Q4_1.gguf --out model
   lssar import ckpt.pt --out model --attention lssar --p 15 --set activation_function=gelu \\
       --set rope_theta=10000 --set rope_layout=half --tokenizer gpt2/
@@ -50,7 +50,7 @@ follow take up the error on this text (GPTQ). The text should be like the model'
 the first 16,384 tokens are used, at least 1,024. --head int8 keeps wte and lm_head at 8 bits:
 a smaller error, more bytes. Only the cpu and reference devices serve int4.
 
-examples:
+Examples:
   lssar quantize model --dtype int8 --out model-int8
   lssar quantize model --dtype int4 --calibration book.txt --head int8 --out model-int4
 '''
@@ -62,8 +62,9 @@ EXPORT_HELP = '''
 
 `lssar import` reads each of them.
 
-examples:
+Examples:
   lssar export model --format torch --out model.pt
+  lssar export model --format gguf-names --out model-gguf-names
 '''
 VERIFY_HELP = '''
 Starts lssar-server on the directory with each device, fp32 K/V, and compares log-probabilities with
@@ -76,7 +77,7 @@ other thread counts, step sizes and page sizes. FILE.json holds {"generate": {..
 "embed" or "attention", with the fields of lssar.v1, and may hold the reply:
 `lssar generate --save-request FILE.json` writes both. Exit code 1 if bits differ.
 
-examples:
+Examples:
   lssar verify model
   lssar verify model --devices cpu
   lssar verify --server 127.0.0.1:50051 --request request.json
