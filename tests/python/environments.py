@@ -20,6 +20,7 @@ REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
                 'types': HERE / 'requirements-types.txt',
                 'ray': HERE.parent / 'requirements-ray.txt',
                 'deployment': HERE.parent / 'requirements-deployment.txt',
+                'examples': HERE.parent / 'requirements-examples.txt',
                 'docs': HERE.parents[1] / 'docs' / 'requirements.txt'}
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'

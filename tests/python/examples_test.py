@@ -1,0 +1,62 @@
+"""The notebooks of examples/, executed. Needs PyPI once, for nbclient and ipykernel."""
+
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+
+import environments
+
+HERE = pathlib.Path(__file__).resolve().parent
+EXAMPLES = HERE.parents[1] / 'examples'
+
+
+def outputs(path):
+    """What each code cell shows: for each output its kind, and the lines of a text."""
+    cells = json.loads(path.read_text(encoding='utf-8'))['cells']
+    return [[('text', len(output['text'])) if output['output_type'] == 'stream' else
+             (output['output_type'], *sorted(output.get('data', ())))
+             for output in cell['outputs']]
+            for cell in cells if cell['cell_type'] == 'code']
+
+
+class ExamplesTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.python = environments.environment('examples')
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+
+    def execute(self, name):
+        """Executes a notebook, and compares what it shows with what the kept one shows."""
+        kept, new = EXAMPLES / name, self.folder / name
+        path = f'{pathlib.Path(os.environ["LSSAR_SERVER"]).parent}:{os.environ["PATH"]}'
+        environments.run(self.python, HERE / 'run_notebook.py', kept, new,
+                         env=environments.isolated(PATH=path))
+        self.assertEqual(outputs(new), outputs(kept))
+        figures = [output for cell in outputs(new) for output in cell if 'image/svg+xml' in output]
+        self.assertEqual(len(figures), 1)
+
+    def test_loss_by_length(self):
+        self.execute('loss_by_length.ipynb')
+
+    def test_attention_map(self):
+        self.execute('attention_map.ipynb')
+
+    def test_score_a_data_set(self):
+        self.execute('score_a_data_set.ipynb')
+
+    def test_passkey_grid(self):
+        self.execute('passkey_grid.ipynb')
+
+    def test_every_notebook_is_executed_and_listed(self):
+        names = {path.name for path in EXAMPLES.glob('*.ipynb')}
+        readme = (EXAMPLES / 'README.md').read_text(encoding='utf-8')
+        for name in names:
+            self.assertTrue(hasattr(self, f'test_{name.removesuffix(".ipynb")}'), name)
+            self.assertIn(f']({name})', readme)
+
+
+if __name__ == '__main__':
+    unittest.main()
