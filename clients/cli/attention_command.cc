@@ -90,7 +90,7 @@ Json ToJson(const CapturedAttention& captured) {
                {"tokens", Json::array()},
                {"rows", Json::array()}};
   for (const v1::TokenLogprob& token : captured.prompt) {
-    json["tokens"].push_back({{"id", token.id()}, {"piece", token.piece()}});
+    json["tokens"].push_back({{"id", token.id()}, {"piece", PieceText(token.piece())}});
   }
   for (const v1::RowWeights& row : captured.rows) {
     json["rows"].push_back(

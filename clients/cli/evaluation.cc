@@ -125,14 +125,13 @@ absl::StatusOr<LossByLength> MeasureLossByLength(Service* stub, const v1::GetInf
     ASSIGN_OR_RETURN(
         const ScoredItems scored,
         RunScore(stub, MakeRequest(ids, at, options.scheduling), interrupt, on_score, &finished));
-    std::vector<double> losses;
     for (const auto& item : scored) {
       at.num_tokens += item[0].score.num_tokens();
-      losses.push_back(-item[0].score.logprob() / item[0].score.num_tokens());
-      at.loss += losses.back() / at.num_rows;
+      at.row_losses.push_back(-item[0].score.logprob() / item[0].score.num_tokens());
+      at.loss += at.row_losses.back() / at.num_rows;
     }
-    at.standard_error = StandardError(losses, at.loss);
-    result.lengths.push_back(at);
+    at.standard_error = StandardError(at.row_losses, at.loss);
+    result.lengths.push_back(std::move(at));
     result.receipt = std::move(*finished.mutable_receipt());
   }
   return result;
@@ -146,6 +145,7 @@ nlohmann::ordered_json ToJson(const std::vector<LossAtLength>& lengths) {
                     {"num_tokens", at.num_tokens},
                     {"loss", at.loss},
                     {"standard_error", at.standard_error},
+                    {"row_losses", at.row_losses},
                     {"perplexity", std::exp(at.loss)},
                     {"is_last_left_out", at.is_last_left_out}});
   }

@@ -40,6 +40,7 @@ struct LossAtLength {
   int64_t num_tokens = 0;     // scored
   double loss = 0;            // mean over rows of the mean negative log-likelihood, nats per token
   double standard_error = 0;  // of loss, from the spread of the rows; 0 for one row
+  std::vector<double> row_losses;  // of each row: two checkpoints are compared row by row
   // The served context is exactly `length` tokens: the last token of each row is not scored.
   bool is_last_left_out = false;
 };
@@ -74,7 +75,8 @@ absl::StatusOr<LossByLength> MeasureLossByLength(Service* stub, const v1::GetInf
                                                  const std::string& label, ProgressBar* progress,
                                                  Interrupt* interrupt);
 
-// {"length", "num_rows", "num_tokens", "loss", "perplexity", "is_last_left_out"} of each.
+// {"length", "num_rows", "num_tokens", "loss", "standard_error", "row_losses", "perplexity",
+// "is_last_left_out"} of each.
 nlohmann::ordered_json ToJson(const std::vector<LossAtLength>& lengths);
 
 // Ids [first, scored) are context, [scored, end) are scored.

@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
+#include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/utf8.h"
 
 namespace lssar::cli {
 namespace {
@@ -15,12 +18,19 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json LogprobToJson(const v1::TokenLogprob& token) {
-  Json json = {{"id", token.id()}, {"piece", token.piece()}};
+  Json json = {{"id", token.id()}, {"piece", PieceText(token.piece())}};
   json["logprob"] = token.has_logprob() ? Json(token.logprob()) : Json();
   return json;
 }
 
 }  // namespace
+
+std::string PieceText(std::string_view piece) {
+  if (!FindInvalidUtf8(piece)) return std::string(piece);
+  std::string text = "bytes:";
+  for (const char c : piece) absl::StrAppendFormat(&text, "\\x%02x", uint8_t(c));
+  return text;
+}
 
 Json TokenToJson(const v1::Token& token) {
   Json json = LogprobToJson(token.token());

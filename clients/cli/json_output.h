@@ -1,11 +1,12 @@
-// Messages of the service as JSON, for --json. Bytes that are not UTF-8 become U+FFFD, because a
-// token may be a part of a character; the token's id is always there too.
+// Messages of the service as JSON, for --json. A token may be a part of a character: its piece is
+// then PieceText's. Elsewhere bytes that are not UTF-8 become U+FFFD.
 #ifndef LSSAR_CLIENTS_CLI_JSON_OUTPUT_H_
 #define LSSAR_CLIENTS_CLI_JSON_OUTPUT_H_
 
 #include <google/protobuf/message.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lssar/v1/inference.pb.h"
@@ -33,6 +34,9 @@ struct HeadMeans {
 
 // Counts, and the means over the rows.
 nlohmann::ordered_json HeadStatisticsToJson(const v1::HeadStatistics& head);
+
+// A token's bytes as JSON text: "bytes:\\xc3" if they are no whole UTF-8, as the HTTP API has them.
+std::string PieceText(std::string_view piece);
 
 // One line without its end.
 std::string JsonLine(const nlohmann::ordered_json& value);

@@ -5,8 +5,8 @@
 DIR is an OUT of report.py with loss.json, passkey.json and, if it was measured, tasks.json; its
 name is the checkpoint's name. Writes OUT/loss.svg, OUT/passkey.svg and OUT/comparison.md.
 
-Differences are paired: each passkey document and task item of a checkpoint is compared with the
-same one of the first checkpoint. Their standard error is that of the mean of the differences,
+Differences are paired: each row, passkey document and task item of a checkpoint is compared with
+the same one of the first checkpoint. Their standard error is that of the mean of the differences,
 which is often far below those of the two means: the same text is hard for both.
 """
 
@@ -56,21 +56,24 @@ def paired(first: Sequence[float], other: Sequence[float], digits: int) -> str:
     return f'{cell} ± {statistics.stdev(differences) / math.sqrt(len(differences)):.{digits}f}'
 
 
-def passkey_hits(measured: Json, length: int) -> dict[object, float]:
-    """1 or 0 of each document of a length, by its key and depth."""
+def parts(measured: Json, step: str, length: int) -> dict[object, float]:
+    """The loss of each row of a length, or 1 or 0 of each passkey document, by what it is."""
+    if step == 'loss':
+        [at] = [each for each in measured['loss']['lengths'] if each['length'] == length]
+        return dict(enumerate(at.get('row_losses', [])))
     return {(trial['key'], trial['depth']): float(trial['is_hit'])
             for trial in measured['passkey'].get('trials', []) if trial['length'] == length}
 
 
-def passkey_difference_table(evaluations: list[tuple[str, Json]]) -> list[str]:
-    """A row for each checkpoint after the first; empty where the trials were not kept."""
-    lengths = by_length(evaluations, 'passkey')
+def difference_table(evaluations: list[tuple[str, Json]], step: str) -> list[str]:
+    """A row for each checkpoint after the first; empty where the parts were not kept."""
+    lengths = by_length(evaluations, step)
     (_, base), *others = evaluations
     rows = []
     for name, measured in others:
         cells = []
         for length in lengths:
-            first, other = passkey_hits(base, length), passkey_hits(measured, length)
+            first, other = parts(base, step, length), parts(measured, step, length)
             is_paired = bool(first) and first.keys() == other.keys()
             cells.append(paired(list(first.values()), [other[key] for key in first], 3)
                          if is_paired else '')
@@ -158,9 +161,8 @@ def comparison(evaluations: list[tuple[str, Json]], owners: Sequence[Json]) -> l
     for step, title in TITLES.items():
         if all(step in measured for _, measured in evaluations):
             lines += [f'## {title}', '', f'![{title}]({step}.svg)', '',
-                      *length_table(evaluations, step), NOTES[step], '']
-            if step == 'passkey':
-                lines += passkey_difference_table(evaluations)
+                      *length_table(evaluations, step), NOTES[step], '',
+                      *difference_table(evaluations, step)]
     if all('tasks' in measured for _, measured in evaluations):
         lines += ['## Tasks of lm-evaluation-harness', '', *tasks_table(evaluations),
                   '± one standard error.', '', *task_difference_table(evaluations)]

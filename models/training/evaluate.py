@@ -81,7 +81,7 @@ def loss_at(net, val, length, num_rows=None):
     loss = sum(losses) / len(losses)
     spread = sum((each - loss) ** 2 for each in losses) / max(1, num_rows - 1)
     return {'length': length, 'num_rows': num_rows, 'num_tokens': num_rows * length,
-            'loss': loss, 'standard_error': math.sqrt(spread / num_rows),
+            'loss': loss, 'standard_error': math.sqrt(spread / num_rows), 'row_losses': losses,
             'perplexity': math.exp(loss), 'is_last_left_out': False}
 
 

@@ -128,6 +128,12 @@ class ScoreTest(unittest.TestCase):
         self.assertEqual([(at['length'], at['num_rows'], at['num_tokens']) for at in lengths],
                          [(64, 8, 512), (256, 8, 2048)])
         self.assertTrue(all(0 < at['loss'] < 20 for at in lengths))
+        for at in lengths:
+            self.assertEqual(len(at['row_losses']), at['num_rows'])
+            self.assertAlmostEqual(statistics.fmean(at['row_losses']), at['loss'], places=9)
+            self.assertAlmostEqual(
+                statistics.stdev(at['row_losses']) / at['num_rows'] ** 0.5, at['standard_error'],
+                places=9)
         self.assertIn(f"{lengths[0]['loss']:.4f}", table.stdout)
         self.assertIn('without the last token of each row', full.stdout)
         self.assertEqual(over.returncode, 2)
@@ -362,6 +368,9 @@ class AttentionTest(unittest.TestCase):
             self.assertAlmostEqual(sum(row['weights']), 1, places=6)
             self.assertEqual(len(row['keys']), row['num_nonzero'])
             self.assertLessEqual(max(row['keys']), row['row'])
+        # Parts of characters have their bytes.
+        parts = json.loads(run_cli('attention', 'ñ', '--json').stdout)['tokens']
+        self.assertEqual([part['piece'] for part in parts][-2:], [r'bytes:\xc3', r'bytes:\xb1'])
         # The engine reads the V rows whose weights are not zero, in all heads of all layers.
         every = json.loads(run_cli('attention', 'The cat sat on the mat', '--rows', 'all',
                                    '--json').stdout)

@@ -44,6 +44,16 @@ class FigureTest(unittest.TestCase):
         piped = self.folder / 'piped.svg'
         self.run_ok('figure', 'attention', piped, '-', stdin=every, model=False)
         self.assertEqual(piped.read_bytes(), path.read_bytes())
+        # Two checkpoints, as Figure A1 has them, with their tokens.
+        one = self.folder / 'one.json'
+        one.write_text(every)
+        two = self.folder / 'two.svg'
+        self.run_ok('figure', 'attention', two, f'lssar={one}', 'softmax=-', stdin=every,
+                    model=False)
+        texts = words(two)
+        self.assertLessEqual({'lssar, layer 2', 'softmax, layer 2'}, set(texts))
+        # Below each panel, and left of each line of them.
+        self.assertEqual(texts.count('␣mat'), 2 * (4 + 1))
 
     def test_curves(self):
         ids = ','.join(['2', *(str(300 + i * i % 97) for i in range(300))])

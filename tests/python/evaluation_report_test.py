@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import shutil
+import statistics
 import subprocess
 import tempfile
 import unittest
@@ -100,7 +101,10 @@ class EvaluationTest(unittest.TestCase):
         other = self.out.parent / 'other'
         shutil.copytree(self.out, other, dirs_exist_ok=True)
         loss = self.read('loss')
-        loss['lengths'] = [{**at, 'loss': at['loss'] + 1} for at in loss['lengths'][:1]]
+        loss['lengths'] = [
+            {**at, 'loss': at['loss'] + 1,
+             'row_losses': [row + 1 + (-1) ** i / 100 for i, row in enumerate(at['row_losses'])]}
+            for at in loss['lengths'][:1]]
         (other / 'loss.json').write_text(json.dumps(loss), encoding='utf-8')
         passkey = self.read('passkey')
         for trial in passkey['trials']:
@@ -118,7 +122,14 @@ class EvaluationTest(unittest.TestCase):
         self.assertIn(f'| out | {at["loss"]:.3f} {error} |', text)
         self.assertIn(f'| other | {at["loss"] + 1:.3f} {error} |', text)
         self.assertIn('| lssar_choice | acc |', text)
-        # Paired with the first: the same items differ by nothing, the passkeys by what was turned.
+        # Paired with the first: rows differ by 1.01 and 0.99 in turns.
+        rows = at['row_losses']
+        self.assertEqual(len(rows), at['num_rows'])
+        self.assertAlmostEqual(statistics.fmean(rows), at['loss'], places=6)
+        apart = [1 + (-1) ** i / 100 for i in range(len(rows))]
+        spread = statistics.stdev(apart) / len(apart) ** 0.5
+        self.assertIn(f'| other | {statistics.fmean(apart):+.3f} ± {spread:.3f} |', text)
+        # The same items differ by nothing, the passkeys by what was turned.
         num_items = len(self.read('tasks')['items']['lssar_choice']['acc'])
         self.assertIn(f'| lssar_choice | acc | {num_items} | +0.0000 ± 0.0000 |', text)
         hits = [trial['is_hit'] for trial in self.read('passkey')['trials']

@@ -106,6 +106,16 @@ class FigureTest(unittest.TestCase):
         long = {**captured(1, 4, [0, 99]), 'tokens': [{'id': 1, 'piece': 'a'}] * 100}
         self.assertNotIn('a', [name for name, _ in self.texts(figures.attention([('', long)]))])
 
+    def test_parts_of_characters_are_named(self):
+        pieces = ['ma', r'bytes:\xc3', r'bytes:\xb1', 'a', r'bytes:\x61\xf0\x9d',
+                  r'bytes:\x94\xb8', r'bytes:\xff', r'bytes:\xzz']
+        names = ['ma', 'ñ‹C3›', 'ñ‹B1›', 'a', '𝔸‹61 F0 9D›', '𝔸‹94 B8›', '‹FF›', r'bytes:\xzz']
+        self.assertEqual(figures.token_names(pieces), names)
+        document = {**captured(1, 1, range(8)),
+                    'tokens': [{'id': i, 'piece': piece} for i, piece in enumerate(pieces)]}
+        shown = [name for name, _ in self.texts(figures.attention([('', document)]))]
+        self.assertIn('ñ‹B1›', shown)
+
     def test_error_bars_say_what_they_are(self):
         with_errors = {'lengths': [{**row, 'standard_error': 0.1} for row in losses()['lengths']]}
         for document, count in ((with_errors, 1), (losses(), 0)):

@@ -21,6 +21,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -107,6 +108,28 @@ LABEL_INCH = 0.115  # of a panel, for each label
 MAX_LABELLED_INCH = 40  # width of all panels
 
 
+# A token that is not whole UTF-8, as lssar prints it: bytes:\xc3.
+BYTES = re.compile(r'bytes:((?:\\x[0-9a-f]{2})+)')
+
+
+def token_names(pieces: Sequence[str]) -> list[str]:
+    """Tokens as they are called in a list; 'ñ‹C3›' and 'ñ‹B1›' for the parts of a character."""
+    parts = [bytes.fromhex(match[1].replace('\\x', '')) if match else None
+             for match in map(BYTES.fullmatch, pieces)]
+    raw = [piece.encode() if part is None else part for piece, part in zip(pieces, parts)]
+    owners = [i for i, each in enumerate(raw) for _ in each]
+    shared = [''] * len(raw)  # characters that a token shares with others
+    at = 0
+    for character in b''.join(raw).decode(errors='surrogateescape'):
+        end = at + len(character.encode(errors='surrogateescape'))
+        if owners[at] != owners[end - 1]:
+            for i in range(owners[at], owners[end - 1] + 1):
+                shared[i] += character
+        at = end
+    return [piece if part is None else f'{before}‹{part.hex(" ").upper()}›'
+            for piece, part, before in zip(pieces, parts, shared)]
+
+
 def token_label(piece: str) -> str:
     """A token as one short word: white space is visible, and matplotlib's $ is a character."""
     shown = ''.join(SPACES.get(each, each) if each.isprintable() or each in SPACES else '\ufffd'
@@ -137,8 +160,9 @@ class Panels:
         self.labels: list[str] = []  # of the keys; []: the prompt is too long, or not in the file
         if isinstance(tokens, list) and self.num_keys <= min(MAX_LABELS, len(tokens)):
             # A special token has no text: its id.
-            self.labels = [token_label(str(token.get('piece') or f'#{token.get("id")}'))
-                           for token in tokens if isinstance(token, dict)][:self.num_keys]
+            pieces = [str(token.get('piece') or f'#{token.get("id")}')
+                      for token in tokens if isinstance(token, dict)][:self.num_keys]
+            self.labels = [token_label(name) for name in token_names(pieces)]
         self.columns = min(self.num_keys, MAX_CELLS)
         self.lines = min(len(self.positions), MAX_CELLS)
         self._line = {position: i * self.lines // len(self.positions)
