@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <numeric>
+#include <vector>
 
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -10,8 +11,7 @@
 
 namespace lssar {
 
-absl::StatusOr<std::vector<double>> AttentionWeights(const AttentionWeightsArgs& args,
-                                                     Backend* backend) {
+absl::StatusOr<AttentionRow> AttentionWeights(const AttentionWeightsArgs& args, Backend* backend) {
   const SequenceSlice& sequence = *args.sequence;
   const KvLayout& from = args.kv.layout;
   const int row_idx = args.row - sequence.first_row;
@@ -42,8 +42,8 @@ absl::StatusOr<std::vector<double>> AttentionWeights(const AttentionWeightsArgs&
                          from.BlockStride() * element_bytes));
   }
   const double slope = args.spec.has_alibi ? AlibiSlope(args.head, args.num_heads) : 0;
-  return ReferenceWeights(args.spec, {.kv = {.layout = to, .k = keys.data()}, .pages = pages},
-                          num_keys, slope, q.data());
+  return ReferenceRow(args.spec, {.kv = {.layout = to, .k = keys.data()}, .pages = pages}, num_keys,
+                      slope, q.data());
 }
 
 }  // namespace lssar

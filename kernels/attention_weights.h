@@ -2,9 +2,8 @@
 #ifndef LSSAR_KERNELS_ATTENTION_WEIGHTS_H_
 #define LSSAR_KERNELS_ATTENTION_WEIGHTS_H_
 
-#include <vector>
-
 #include "absl/status/statusor.h"
+#include "kernels/attention_row.h"
 #include "kernels/backend.h"
 
 namespace lssar {
@@ -12,7 +11,7 @@ namespace lssar {
 // The final weights w_j (kernels/README.md) of one row in one query head, for any backend: from q
 // and K as the backend stores them, by the reference's definition, in double. Waits for running
 // ops.
-// Shapes    q as in Attention; the result [N]
+// Shapes    q as in Attention; the weights [N]
 // Requires  as Attention, with the same q; `row` is a row of the sequence, counted in the batch
 // Ensures   a weight is zero exactly where the reference reads no value; the weights sum to 1
 // Accuracy  sum_j w_j v_j is Attention's out within the bound of ops.h
@@ -28,8 +27,7 @@ struct AttentionWeightsArgs {
   const float* q = nullptr;
   KvView kv;
 };
-absl::StatusOr<std::vector<double>> AttentionWeights(const AttentionWeightsArgs& args,
-                                                     Backend* backend);
+absl::StatusOr<AttentionRow> AttentionWeights(const AttentionWeightsArgs& args, Backend* backend);
 
 }  // namespace lssar
 

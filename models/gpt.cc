@@ -132,7 +132,7 @@ absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv
     });
     const std::vector<AttentionSpec>& layers = *group->layers;
     for (const int head : capture.heads.heads) {
-      ASSIGN_OR_RETURN(const std::vector<double> weights,
+      ASSIGN_OR_RETURN(const AttentionRow row,
                        AttentionWeights({.sequence = &sequence,
                                          .row = capture.row,
                                          .layer = layer,
@@ -142,7 +142,7 @@ absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv
                                          .q = q_->As<float>(),
                                          .kv = kv},
                                         backend_));
-      capture.heads.sink->OnWeights(layer, head, position, weights);
+      capture.heads.sink->OnWeights(layer, head, position, row);
     }
   }
   return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/attention_row.h"
 #include "kernels/ops.h"
 #include "models/config.h"
 
@@ -19,7 +20,7 @@ class WeightsSink {
   virtual ~WeightsSink() = default;
   // The weights of the token at `position` in one head: weights[j] is key j's, of position + 1
   // keys. NaN where the token's logits are not finite.
-  virtual void OnWeights(int layer, int head, int position, std::span<const double> weights) = 0;
+  virtual void OnWeights(int layer, int head, int position, const AttentionRow& row) = 0;
 };
 
 // The heads to capture. The spans must stay valid until the Forward returns.

@@ -31,10 +31,9 @@ void AttentionSampler::AddCapture(std::span<const ScheduledSequence> scheduled,
        .heads = {.layers = {&layer_, 1}, .heads = {&head_, 1}, .sink = this}});
 }
 
-void AttentionSampler::OnWeights(int layer, int head, int /*position*/,
-                                 std::span<const double> weights) {
+void AttentionSampler::OnWeights(int layer, int head, int /*position*/, const AttentionRow& row) {
   const std::lock_guard lock(mutex_);
-  heads_[size_t(layer * num_heads_ + head)].Add(weights);
+  heads_[size_t(layer * num_heads_ + head)].Add(row.weights, row.num_zero);
 }
 
 std::vector<HeadStatistics> AttentionSampler::Statistics() const {

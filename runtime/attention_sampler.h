@@ -32,7 +32,7 @@ class AttentionSampler final : private WeightsSink {
   std::vector<HeadStatistics> Statistics() const;
 
  private:
-  void OnWeights(int layer, int head, int position, std::span<const double> weights) override;
+  void OnWeights(int layer, int head, int position, const AttentionRow& row) override;
 
   const int num_layers_, num_heads_, interval_;
   int64_t num_steps_ = 0;

@@ -5,7 +5,7 @@
 
 namespace lssar {
 
-bool HeadStatistics::Add(std::span<const double> weights) {
+bool HeadStatistics::Add(std::span<const double> weights, int num_zero_weights) {
   double sum = 0, sum_of_logs = 0;
   int64_t num_nonzero_keys = 0;
   std::array<double, kNumDistances> by_distance = {};
@@ -21,6 +21,7 @@ bool HeadStatistics::Add(std::span<const double> weights) {
   ++num_rows;
   num_keys += std::ssize(weights);
   num_nonzero += num_nonzero_keys;
+  num_zero += num_zero_weights;
   if (num_nonzero_keys == 0) return true;
   effective_keys += std::exp(std::log(sum) - sum_of_logs / sum);
   first_token_mass += std::fabs(weights.front()) / sum;

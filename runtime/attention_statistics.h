@@ -23,7 +23,8 @@ struct HeadStatistics {
   int head = 0;
   int64_t num_rows = 0;
   int64_t num_keys = 0;
-  int64_t num_nonzero = 0;
+  int64_t num_nonzero = 0;      // weights that are neither zero nor negligible
+  int64_t num_zero = 0;         // weights that the formula makes zero: AttentionRow
   double effective_keys = 0;    // e^entropy
   double first_token_mass = 0;  // of key 0
   std::array<double, kNumDistances> distance_mass = {};
@@ -35,9 +36,9 @@ struct HeadStatistics {
     return count;
   }
 
-  // Adds the row whose weights are `weights`: its own token is the last key.
+  // Adds a row (AttentionRow): its own token is the last key.
   // Ensures  false, and nothing added, if a weight is NaN or infinite
-  bool Add(std::span<const double> weights);
+  bool Add(std::span<const double> weights, int num_zero_weights);
 };
 
 }  // namespace lssar

@@ -17,8 +17,10 @@ constexpr int64_t kMaxStepKeys = 1 << 16;
 // The `top_k` largest of the non-zero weights, ties resolved in favour of the lower key; all of
 // them when top_k is 0. Some kinds of attention have negative weights, or weights that do not sum
 // to 1; sizes are those of absolute values.
-RowWeights SparseWeights(std::span<const double> weights, size_t top_k) {
+RowWeights SparseWeights(const AttentionRow& full, size_t top_k) {
+  const std::vector<double>& weights = full.weights;
   RowWeights row;
+  row.num_zero = full.num_zero;
   double sum = 0, sum_of_logs = 0;
   std::vector<int32_t> keys;
   for (size_t key = 0; key < weights.size(); ++key) {
@@ -107,13 +109,13 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
   int NumGenerated() const override { return 0; }
 
  private:
-  void OnWeights(int layer, int head, int position, std::span<const double> weights) override {
+  void OnWeights(int layer, int head, int position, const AttentionRow& full) override {
     if (params_->statistics) {
       // A row that is not finite ends the request.
-      StatisticsOf(layer, head).Add(weights);
+      StatisticsOf(layer, head).Add(full.weights, full.num_zero);
       return;
     }
-    RowWeights row = SparseWeights(weights, size_t(params_->top_k));
+    RowWeights row = SparseWeights(full, size_t(params_->top_k));
     row.layer = layer;
     row.head = head;
     row.row = position;

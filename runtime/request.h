@@ -145,7 +145,8 @@ struct RowWeights {
   int layer = 0;
   int head = 0;
   int row = 0;                       // position of the query token; it attends row + 1 keys
-  int num_nonzero = 0;               // keys with a weight that is not zero
+  int num_nonzero = 0;               // keys with a weight that is neither zero nor negligible
+  int num_zero = 0;                  // keys whose weight the formula makes zero: AttentionRow
   double entropy = 0;                // of all weights, nats
   double dropped = 0;                // sum of the weights that are not in `keys`
   std::vector<KeyWeight> keys = {};  // ascending positions

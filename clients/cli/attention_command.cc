@@ -43,11 +43,9 @@ constexpr DistanceColumn kDistances[] = {{"self", 1},    {"1-7", 4},       {"8-6
 
 void PrintStatistics(const CapturedAttention& captured) {
   using enum Table::Align;
-  std::vector<Table::Column> columns = {{"layer", kRight},
-                                        {"head", kRight},
-                                        {"negligible", kRight},
-                                        {"effective keys", kRight},
-                                        {"first token", kRight}};
+  std::vector<Table::Column> columns = {{"layer", kRight},          {"head", kRight},
+                                        {"zero", kRight},           {"negligible", kRight},
+                                        {"effective keys", kRight}, {"first token", kRight}};
   const int num_tokens = int(captured.prompt.size());
   size_t num_distances = 0;
   for (const DistanceColumn& column : kDistances) {
@@ -61,9 +59,12 @@ void PrintStatistics(const CapturedAttention& captured) {
   const auto percent = [](double share) { return absl::StrFormat("%.1f%%", 100 * share); };
   for (const v1::HeadStatistics& head : captured.statistics) {
     const HeadMeans means(head);
-    std::vector<std::string> cells = {
-        StrCat(head.layer()), StrCat(head.head()), percent(means.negligible),
-        absl::StrFormat("%.1f", means.effective_keys), percent(means.first_token_mass)};
+    std::vector<std::string> cells = {StrCat(head.layer()),
+                                      StrCat(head.head()),
+                                      percent(means.zero),
+                                      percent(means.negligible),
+                                      absl::StrFormat("%.1f", means.effective_keys),
+                                      percent(means.first_token_mass)};
     int first = 0;
     for (size_t i = 0; i < num_distances; ++i) {
       double mass = 0;
@@ -98,6 +99,7 @@ Json ToJson(const CapturedAttention& captured) {
          {"head", row.head()},
          {"row", row.row()},
          {"num_nonzero", row.num_nonzero()},
+         {"num_zero", row.num_zero()},
          {"entropy", row.entropy()},
          {"dropped_mass", row.dropped_mass()},
          {"keys", std::vector<int>(row.keys().begin(), row.keys().end())},
@@ -168,10 +170,10 @@ class AttentionCommand : public Command {
     parser
         ->AddSwitch(
             "--statistics", statistics_,
-            "means of each head over the rows: share of negligible keys (weights below 2^-32 of "
-            "the "
-            "row's largest), effective keys (exp of the entropy), mass of the first token and "
-            "by distance")
+            "means of each head over the rows: share of keys whose weight is exactly zero, share "
+            "of "
+            "negligible keys (weights below 2^-32 of the row's largest, zero or not), effective "
+            "keys (exp of the entropy), mass of the first token and by distance")
         .Group("Output");
     parser
         ->AddSwitch("--json", json_,

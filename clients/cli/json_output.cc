@@ -66,6 +66,7 @@ Json TimingsToJson(const v1::Timings& timings) {
 
 HeadMeans::HeadMeans(const v1::HeadStatistics& head) {
   const auto rows = double(std::max<int64_t>(1, head.num_rows()));
+  zero = double(head.num_zero()) / double(std::max<int64_t>(1, head.num_keys()));
   negligible =
       double(head.num_keys() - head.num_nonzero()) / double(std::max<int64_t>(1, head.num_keys()));
   effective_keys = head.effective_keys() / rows;
@@ -80,6 +81,8 @@ Json HeadStatisticsToJson(const v1::HeadStatistics& head) {
           {"num_rows", head.num_rows()},
           {"num_keys", head.num_keys()},
           {"num_nonzero", head.num_nonzero()},
+          {"num_zero", head.num_zero()},
+          {"zero", means.zero},
           {"negligible", means.negligible},
           {"effective_keys", means.effective_keys},
           {"first_token_mass", means.first_token_mass},

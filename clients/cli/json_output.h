@@ -26,6 +26,7 @@ nlohmann::ordered_json MessageToJson(const google::protobuf::Message& message);
 struct HeadMeans {
   explicit HeadMeans(const v1::HeadStatistics& head);
 
+  double zero = 0;        // share of the keys whose weight is exactly zero by the formula
   double negligible = 0;  // share of the keys whose weight is below 2^-32 of the row's largest
   double effective_keys = 0;
   double first_token_mass = 0;

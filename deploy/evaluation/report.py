@@ -153,17 +153,21 @@ def show_statistics(result: Json) -> list[str]:
     rows = []
     for layer in layers:
         own = [head for head in heads if head['layer'] == layer]
+        zero = [head['zero'] for head in own]
         negligible = [head['negligible'] for head in own]
         keys = [head['effective_keys'] for head in own]
         first = [head['first_token_mass'] for head in own]
-        rows.append([layer, f'{mean(negligible):.1%} '
+        rows.append([layer, f'{mean(zero):.1%} ({min(zero):.1%} to {max(zero):.1%})',
+                     f'{mean(negligible):.1%} '
                      f'({min(negligible):.1%} to {max(negligible):.1%})',
                      f'{mean(keys):.1f} ({min(keys):.1f} to {max(keys):.1f})',
                      f'{mean(first):.2%} ({min(first):.2%} to {max(first):.2%})'])
     return [*prose(f'{heads[0]["num_rows"]} rows of {result["num_prompt_tokens"]} tokens; mean '
                    'over the heads of a layer, in parentheses the smallest and the largest. A key '
-                   'is negligible if its weight is below 2^-32 of the row\'s largest.'),
-            *table(['layer', 'negligible keys', 'effective keys', 'mass on the first token'], rows)]
+                   'is zero if its weight is exactly 0 by the formula, and negligible if its '
+                   'weight is below 2^-32 of the row\'s largest, zero or not.'),
+            *table(['layer', 'zero keys', 'negligible keys', 'effective keys',
+                    'mass on the first token'], rows)]
 
 
 def mean(values: Sequence[float]) -> float:

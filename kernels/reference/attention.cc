@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -48,17 +49,22 @@ Row StageOneWeights(const AttentionSpec& spec, const Row& dots, int head_dim, do
   return a;
 }
 
+int NumZero(const Row& row) { return int(std::ranges::count(row, 0.0)); }
+
+// A row without stage 2.
+AttentionRow StageOneRow(const Row& a) { return {.weights = a, .num_zero = NumZero(a)}; }
+
 // Stage 2, re-weighting:
 //   x_j = max(0, N a_j - o),   w_j = x_j^p / sum_m x_m^p,   o = 0 in rows 1..3, else 1
 // The base of the power is x_j over the row's peak, which is in [0, 1]: nothing overflows. A row
 // without a peak, for which the paper's formula is 0/0, keeps its stage-1 weights.
-Row StageTwoWeights(const Row& a, double p) {
+AttentionRow StageTwoRow(const Row& a, double p) {
   const double num_keys = double(a.size());
   const double offset = a.size() <= 3 ? 0.0 : 1.0;
   Row x;
   for (double a_j : a) x.push_back(std::max(0.0, num_keys * a_j - offset));
   const double peak = *std::max_element(x.begin(), x.end());
-  if (peak <= double(kDegeneratePeak)) return a;
+  if (peak <= double(kDegeneratePeak)) return StageOneRow(a);
   Row w;
   for (double x_j : x) {
     const double power = std::pow(x_j / peak, p);
@@ -66,7 +72,7 @@ Row StageTwoWeights(const Row& a, double p) {
   }
   const double sum = std::accumulate(w.begin(), w.end(), 0.0);
   for (double& w_j : w) w_j /= sum;
-  return w;
+  return {.weights = std::move(w), .num_zero = NumZero(x)};
 }
 
 // A row over keys in two planes (fx16): <q, k_j> with q in 16-bit fixed point.
@@ -106,12 +112,14 @@ FixedDots DotsOf(const KvHeadView& head, int num_keys, const float* q) {
 //   candidates        keys whose upper bound u = x / x_low has a u^p that is not negligible
 //   x_j               = max(0, N softplus(s_j) / S - 1), s_j from both planes, of candidates;
 //                       0 for the other keys
-Row FixedWeights(const AttentionSpec& spec, const KvHeadView& head, int num_keys, const float* q) {
+// Keys with x_j = 0 are counted with s_j from both planes, candidates or not.
+AttentionRow FixedRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys,
+                      const float* q) {
   LSSAR_CHECK(CheckKvType(spec, DType::kFx16).ok());
   const int head_dim = head.kv.layout.head_dim;
   const FixedDots dots = DotsOf(head, num_keys, q);
   const auto from_both = [&] {
-    return StageTwoWeights(StageOneWeights(spec, dots.exact, head_dim, /*slope=*/0), spec.p);
+    return StageTwoRow(StageOneWeights(spec, dots.exact, head_dim, /*slope=*/0), spec.p);
   };
   if (num_keys <= kShortRowKeys) return from_both();
   const Phi phi = spec.Form().phi;
@@ -129,13 +137,16 @@ Row FixedWeights(const AttentionSpec& spec, const KvHeadView& head, int num_keys
   for (size_t j = 0; j < a.size(); ++j) {
     if (x_of(dots.high[j] + dots.bound[j]) > least) a[j] = PhiOf(phi, scale * dots.exact[j]) / sum;
   }
-  return StageTwoWeights(a, spec.p);
+  AttentionRow row = StageTwoRow(a, spec.p);
+  row.num_zero =
+      int(std::ranges::count_if(dots.exact, [&](double dot) { return !(x_of(dot) > 0); }));
+  return row;
 }
 
 // out = sum_j w_j v_j over the row's N keys. q, out [head_dim]
 void AttendRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, double slope,
                const float* q, float* out, AttentionStats* counters) {
-  const Row w = ReferenceWeights(spec, head, num_keys, slope, q);
+  const Row w = ReferenceRow(spec, head, num_keys, slope, q).weights;
   Row sums(size_t(head.kv.layout.head_dim), 0.0);
   for (int j = 0; j < num_keys; ++j) {
     const double w_j = w[size_t(j)];
@@ -150,9 +161,9 @@ void AttendRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, 
 
 }  // namespace
 
-std::vector<double> ReferenceWeights(const AttentionSpec& spec, const KvHeadView& head,
-                                     int num_keys, double slope, const float* q) {
-  if (head.kv.layout.dtype == DType::kFx16) return FixedWeights(spec, head, num_keys, q);
+AttentionRow ReferenceRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys,
+                          double slope, const float* q) {
+  if (head.kv.layout.dtype == DType::kFx16) return FixedRow(spec, head, num_keys, q);
   const int head_dim = head.kv.layout.head_dim;
   Row dots;  // <q, k_j>
   for (int j = 0; j < num_keys; ++j) {
@@ -162,7 +173,7 @@ std::vector<double> ReferenceWeights(const AttentionSpec& spec, const KvHeadView
     dots.push_back(dot);
   }
   const Row a = StageOneWeights(spec, dots, head_dim, slope);
-  return spec.Form().reweights ? StageTwoWeights(a, spec.p) : a;
+  return spec.Form().reweights ? StageTwoRow(a, spec.p) : StageOneRow(a);
 }
 
 void ReferenceAttention(const AttentionArgs& args) {

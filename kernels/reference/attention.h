@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/attention_row.h"
 #include "kernels/ops.h"
 
 namespace lssar {
@@ -26,11 +27,11 @@ struct KvHeadView {
   }
 };
 
-// The final weights w_j of one row over its first `num_keys` keys: ReferenceAttention multiplies
-// the values by them. Does not read head.kv.v. slope: AlibiSlope of the query head, or 0.
+// One row over its first `num_keys` keys: ReferenceAttention multiplies the values by its weights.
+// Does not read head.kv.v. slope: AlibiSlope of the query head, or 0.
 // Shapes  q [head_dim]
-std::vector<double> ReferenceWeights(const AttentionSpec& spec, const KvHeadView& head,
-                                     int num_keys, double slope, const float* q);
+AttentionRow ReferenceRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys,
+                          double slope, const float* q);
 
 }  // namespace lssar
 

@@ -30,6 +30,7 @@ v1::RowWeights ToRowWeights(const RowWeights& row) {
   out.set_head(row.head);
   out.set_row(row.row);
   out.set_num_nonzero(row.num_nonzero);
+  out.set_num_zero(row.num_zero);
   out.set_entropy(row.entropy);
   out.set_dropped_mass(row.dropped);
   for (const auto& [key, weight] : row.keys) {
@@ -46,6 +47,7 @@ v1::HeadStatistics ToHeadStatistics(const HeadStatistics& head) {
   out.set_num_rows(head.num_rows);
   out.set_num_keys(head.num_keys);
   out.set_num_nonzero(head.num_nonzero);
+  out.set_num_zero(head.num_zero);
   out.set_effective_keys(head.effective_keys);
   out.set_first_token_mass(head.first_token_mass);
   out.mutable_distance_mass()->Add(

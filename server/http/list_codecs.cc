@@ -226,7 +226,8 @@ int64_t MaxWeights(const CaptureParams& params) {
 
 void AppendRow(const v1::RowWeights& row, std::string* json) {
   *json += StrCat("{\"layer\":", row.layer(), ",\"head\":", row.head(), ",\"row\":", row.row(),
-                  ",\"num_nonzero\":", row.num_nonzero(), ",\"entropy\":");
+                  ",\"num_nonzero\":", row.num_nonzero(), ",\"num_zero\":", row.num_zero(),
+                  ",\"entropy\":");
   AppendJsonNumber(row.entropy(), json);
   *json += ",\"dropped_mass\":";
   AppendJsonNumber(row.dropped_mass(), json);
@@ -240,7 +241,8 @@ void AppendRow(const v1::RowWeights& row, std::string* json) {
 void AppendStatistics(const v1::HeadStatistics& head, std::string* json) {
   *json += StrCat("{\"layer\":", head.layer(), ",\"head\":", head.head(),
                   ",\"num_rows\":", head.num_rows(), ",\"num_keys\":", head.num_keys(),
-                  ",\"num_nonzero\":", head.num_nonzero(), ",\"effective_keys\":");
+                  ",\"num_nonzero\":", head.num_nonzero(), ",\"num_zero\":", head.num_zero(),
+                  ",\"effective_keys\":");
   AppendJsonNumber(head.effective_keys(), json);
   *json += ",\"first_token_mass\":";
   AppendJsonNumber(head.first_token_mass(), json);

@@ -37,10 +37,11 @@ async function capture(request, signal, server) {
 
 function describe(rows) {
   const mean = (figure) => rows.reduce((sum, row) => sum + figure(row), 0) / rows.length;
+  const zero = mean((row) => row.num_zero / (row.row + 1));
   const negligible = mean((row) => 1 - row.num_nonzero / (row.row + 1));
   const keys = mean((row) => Math.exp(row.entropy));
   const first = mean((row) => row.weights[row.keys.indexOf(0)] ?? 0);
-  return `${percent(negligible)} of the keys negligible (below 2^-32 of the largest weight), ${digits(keys)} effective keys, ${percent(first)} on the first token (mean of ${rows.length} rows)`;
+  return `${percent(zero)} of the keys zero, ${percent(negligible)} negligible (below 2^-32 of the largest weight, zeros among them), ${digits(keys)} effective keys, ${percent(first)} on the first token (mean of ${rows.length} rows)`;
 }
 
 // [[key, weight], ...] of the strongest keys of a row.

@@ -103,13 +103,17 @@ class StatisticsTest(unittest.TestCase):
             own = [row for row in rows if row['head'] == head['head']]
             num_keys = sum(row['row'] + 1 for row in own)
             self.assertEqual(head['num_keys'], num_keys)
-            zeros = 1 - sum(row['num_nonzero'] for row in own) / num_keys
-            self.assertAlmostEqual(head['negligible'], zeros)
+            negligible = 1 - sum(row['num_nonzero'] for row in own) / num_keys
+            self.assertAlmostEqual(head['negligible'], negligible)
+            zero = sum(row['num_zero'] for row in own) / num_keys
+            self.assertAlmostEqual(head['zero'], zero)
+            self.assertLess(zero, negligible)
             self.assertAlmostEqual(sum(head['distance_mass']), 1)
         table = run(*prompt, '--statistics').stdout.splitlines()
         self.assertIn('Attention (lssar p=15) of 9 rows of 9 tokens', table[0])
         self.assertEqual(len(table), 3 + 4)
-        self.assertRegex(table[1], 'negligible +effective keys +first token +self +1-7 +8-63$')
+        self.assertRegex(table[1], 'zero +negligible +effective keys +first token '
+                                   '+self +1-7 +8-63$')
 
     def test_another_attention(self):
         prompt = 'attention', '--ids', IDS, '--length', '200', '--statistics', '--json'

@@ -166,7 +166,8 @@ class StatisticsTest(unittest.TestCase):
                    if (row["layer"], row["head"]) == (head["layer"], head["head"])]
             self.assertEqual(head["num_rows"], 3)
             self.assertEqual(head["num_keys"], sum(row["row"] + 1 for row in own))
-            self.assertEqual(head["num_nonzero"], sum(row["num_nonzero"] for row in own))
+            for count in ("num_nonzero", "num_zero"):
+                self.assertEqual(head[count], sum(row[count] for row in own))
             first = sum(weight for row in own
                         for key, weight in zip(row["keys"], row["weights"]) if key == 0)
             self.assertAlmostEqual(head["first_token_mass"], first, places=5)

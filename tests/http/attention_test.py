@@ -33,6 +33,7 @@ class AttentionTest(unittest.TestCase):
         for row in answer["rows"]:
             self.assertEqual(row["keys"], sorted(set(row["keys"])))
             self.assertEqual(len(row["keys"]), row["num_nonzero"])
+            self.assertLessEqual(row["num_zero"], row["row"] + 1 - row["num_nonzero"])
             self.assertLessEqual(row["keys"][-1], row["row"])
             self.assertAlmostEqual(sum(row["weights"]), 1, places=5)
             entropy = -sum(weight * math.log(weight) for weight in row["weights"] if weight > 0)

@@ -28,9 +28,9 @@ class AttentionWeightsTest : public testing::TestWithParam<std::string> {
   }
   double Tolerance() const { return IsCuda(GetParam()) ? 5e-4 : 2e-5; }  // of max |v|; ops.h
 
-  // Weights of rows [first, num_tokens) of the sequence: by row, then by head.
-  std::vector<std::vector<double>> WeightsOf(const SequenceVectors& sequence, const PagedKv& kv,
-                                             int first, const AttentionSpec& spec) {
+  // Rows [first, num_tokens) of the sequence: by row, then by head.
+  std::vector<AttentionRow> RowsOf(const SequenceVectors& sequence, const PagedKv& kv, int first,
+                                   const AttentionSpec& spec) {
     // The batch starts with rows of another sequence: args.row counts rows of the batch.
     constexpr int kOthers = 3;
     const auto row_floats = std::ptrdiff_t(sequence.RowFloats());
@@ -41,7 +41,7 @@ class AttentionWeightsTest : public testing::TestWithParam<std::string> {
                              .num_rows = sequence.num_tokens - first,
                              .first_position = first,
                              .pages = kv.Pages(0)};
-    std::vector<std::vector<double>> weights;
+    std::vector<AttentionRow> found;
     for (int r = 0; r < rows.num_rows; ++r) {
       for (int head = 0; head < sequence.num_heads; ++head) {
         auto row = AttentionWeights({.sequence = &rows,
@@ -54,8 +54,17 @@ class AttentionWeightsTest : public testing::TestWithParam<std::string> {
                                      .kv = kv.Upload()},
                                     backend_.get());
         LSSAR_CHECK(row.ok());
-        weights.push_back(*std::move(row));
+        found.push_back(*std::move(row));
       }
+    }
+    return found;
+  }
+
+  std::vector<std::vector<double>> WeightsOf(const SequenceVectors& sequence, const PagedKv& kv,
+                                             int first, const AttentionSpec& spec) {
+    std::vector<std::vector<double>> weights;
+    for (AttentionRow& row : RowsOf(sequence, kv, first, spec)) {
+      weights.push_back(std::move(row.weights));
     }
     return weights;
   }
@@ -130,6 +139,49 @@ TEST_P(AttentionWeightsTest, AreZeroIfTheValueIsNotRead) {
     EXPECT_NEAR(double(num_read), double(counters[0].num_value_rows_read), 3);
   }
   EXPECT_LT(num_read, counters[0].num_value_rows / 2);
+}
+
+// x_j = max(0, N a_j - 1) in double, from the definition and the stored keys: keys with x_j = 0 are
+// zero; those with a small x_j > 0 are negligible and not counted.
+TEST_P(AttentionWeightsTest, CountKeysWithoutAWeightApartFromNegligibleOnes) {
+  constexpr int kTokens = 700, kFirst = 690, kDim = 64;
+  const SequenceVectors sequence(kTokens, 1, kDim, 24, Content::kTopical);
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kFx16}) {
+    if (!Supports(dtype)) continue;
+    PagedKv kv(*backend_, {&sequence}, 64, dtype);
+    const std::vector<AttentionRow> rows = RowsOf(sequence, kv, kFirst, {});
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const int num_keys = kFirst + int(r) + 1;
+      std::vector<double> phi;
+      double sum = 0;
+      for (int j = 0; j < num_keys; ++j) {
+        double dot = 0;
+        for (int dim = 0; dim < kDim; ++dim) {
+          dot += double{sequence.q[size_t(kFirst + int(r)) * kDim + size_t(dim)]} *
+                 kv.Key(0, j, 0).Load(dim);
+        }
+        phi.push_back(std::log1p(std::exp(std::log(kDim) * std::log(num_keys) * dot)));
+        sum += phi.back();
+      }
+      // Keys next to the threshold may be counted on either side where the sum or q is rounded.
+      const double margin = dtype == DType::kFx16 ? 1e-3 : 1e-12;
+      const auto count_below = [&](double limit) {
+        return std::ranges::count_if(phi, [&](double x) { return num_keys * x / sum <= limit; });
+      };
+      EXPECT_GE(rows[r].num_zero, count_below(1 - margin));
+      EXPECT_LE(rows[r].num_zero, count_below(1 + margin));
+      EXPECT_GT(rows[r].num_zero, num_keys / 3);
+      EXPECT_LT(rows[r].num_zero, std::ranges::count(rows[r].weights, 0.0));
+    }
+  }
+}
+
+TEST_P(AttentionWeightsTest, SoftmaxHasNoZeros) {
+  const SequenceVectors sequence(40, 1, 64, 25, Content::kTopical);
+  const PagedKv kv(*backend_, {&sequence}, 64, DType::kF32);
+  const AttentionSpec softmax{.kind = AttentionKind::kSoftmax};
+  if (!Computes(*backend_, softmax)) GTEST_SKIP();
+  for (const AttentionRow& row : RowsOf(sequence, kv, 30, softmax)) EXPECT_EQ(row.num_zero, 0);
 }
 
 // All scores are equal: the row keeps its stage-1 weights, 1/N each.

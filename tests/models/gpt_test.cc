@@ -436,7 +436,8 @@ TEST(GptTest, AttentionStatsAreCountedPerSequence) {
 // changes no bit of the logits.
 TEST(GptTest, CapturedWeightsAreTheOnesUsed) {
   struct Sink : WeightsSink {
-    void OnWeights(int, int, int position, std::span<const double> weights) override {
+    void OnWeights(int, int, int position, const AttentionRow& row) override {
+      const std::vector<double>& weights = row.weights;
       EXPECT_EQ(std::ssize(weights), position + 1);
       num_nonzero += std::ssize(weights) - std::ranges::count(weights, 0.0);
       sum += std::accumulate(weights.begin(), weights.end(), 0.0);

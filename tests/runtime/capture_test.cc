@@ -33,19 +33,17 @@ Request Capture(std::vector<int32_t> prompt, std::vector<int32_t> rows, int top_
 }
 
 // The fake model's weights of one row, without pages or an engine.
-std::vector<double> Oracle(const Request& request, int head, int row) {
+AttentionRow Oracle(const Request& request, int head, int row) {
   auto hash = std::bit_cast<uint64_t>(
       RopeBase(FakeCheckpoint().checkpoint.config, int(request.prompt.size())));
   for (int i = 0; i <= row; ++i) hash = FakeHash(hash, uint64_t(request.prompt[size_t(i)]));
   struct Sink : WeightsSink {
-    void OnWeights(int, int, int, std::span<const double> given) override {
-      weights.assign(given.begin(), given.end());
-    }
-    std::vector<double> weights;
+    void OnWeights(int, int, int, const AttentionRow& given) override { row = given; }
+    AttentionRow row;
   } sink;
   const std::vector<int32_t> layers = {0}, heads = {head};
   FakeModel::GiveWeights({.layers = layers, .heads = heads, .sink = &sink}, hash, row);
-  return sink.weights;
+  return sink.row;
 }
 
 // Counts the tokens that the model computes and the sequences that capture in one step.
@@ -74,7 +72,8 @@ TEST(CaptureTest, GivesEveryNonZeroWeight) {
   const auto captured = submitted.sink->Weights();
   ASSERT_EQ(captured.size(), 6u);
   for (const auto& [at, row] : captured) {
-    const std::vector<double> want = Oracle(request, row.head, row.row);
+    const AttentionRow oracle = Oracle(request, row.head, row.row);
+    const std::vector<double>& want = oracle.weights;
     std::vector<float> got(want.size());
     for (const auto& [key, weight] : row.keys) got.at(size_t(key)) = weight;
     double entropy = 0;
@@ -83,6 +82,7 @@ TEST(CaptureTest, GivesEveryNonZeroWeight) {
       if (want[key] > 0) entropy -= want[key] * std::log(want[key]);
     }
     EXPECT_EQ(row.num_nonzero, std::ssize(want) - std::ranges::count(want, 0.0));
+    EXPECT_EQ(row.num_zero, oracle.num_zero);
     EXPECT_EQ(std::ssize(row.keys), row.num_nonzero);
     EXPECT_TRUE(std::ranges::is_sorted(row.keys, {}, &KeyWeight::key));
     EXPECT_NEAR(row.entropy, entropy, 1e-12);
@@ -131,8 +131,12 @@ TEST(CaptureTest, StatisticsAreThoseOfAllWeights) {
       EXPECT_EQ(head.num_rows, 100);
       EXPECT_EQ(head.num_keys, 100 * 101 / 2);
       HeadStatistics expected{.layer = 0, .head = head.head};
-      for (const int row : all.capture->rows)
-        EXPECT_TRUE(expected.Add(Oracle(all, head.head, row)));
+      for (const int row : all.capture->rows) {
+        const AttentionRow oracle = Oracle(all, head.head, row);
+        EXPECT_TRUE(expected.Add(oracle.weights, oracle.num_zero));
+      }
+      EXPECT_EQ(head.num_zero, expected.num_zero);
+      EXPECT_LT(head.num_zero, head.num_keys - head.num_nonzero);  // some are negligible
       EXPECT_EQ(head.num_nonzero, expected.num_nonzero);
       EXPECT_EQ(head.effective_keys, expected.effective_keys);
       EXPECT_EQ(head.first_token_mass, expected.first_token_mass);
@@ -143,15 +147,16 @@ TEST(CaptureTest, StatisticsAreThoseOfAllWeights) {
 
 TEST(HeadStatisticsTest, KnownRows) {
   HeadStatistics head;
-  EXPECT_TRUE(head.Add(std::vector<double>{1}));
+  EXPECT_TRUE(head.Add(std::vector<double>{1}, 0));
   EXPECT_EQ(head.NumDistances(), 1u);
   // Uniform over 8 keys; not normalized, and half of the weights are negative.
-  EXPECT_TRUE(head.Add(std::vector<double>{2, -2, 2, -2, 2, -2, 2, -2}));
-  EXPECT_TRUE(head.Add(std::vector<double>{0, 0, 0}));  // no mass at all
-  EXPECT_TRUE(head.Add(std::vector<double>{0.75, 0, 0, 0, 0.25}));
+  EXPECT_TRUE(head.Add(std::vector<double>{2, -2, 2, -2, 2, -2, 2, -2}, 0));
+  EXPECT_TRUE(head.Add(std::vector<double>{0, 0, 0}, 3));  // no mass at all
+  EXPECT_TRUE(head.Add(std::vector<double>{0.75, 0, 0, 0, 0.25}, 2));
   EXPECT_EQ(head.num_rows, 4);
   EXPECT_EQ(head.num_keys, 1 + 8 + 3 + 5);
   EXPECT_EQ(head.num_nonzero, 1 + 8 + 0 + 2);
+  EXPECT_EQ(head.num_zero, 3 + 2);
   const double two_keys = std::exp(-0.75 * std::log(0.75) - 0.25 * std::log(0.25));
   EXPECT_NEAR(head.effective_keys, 1 + 8 + two_keys, 1e-12);
   EXPECT_NEAR(head.first_token_mass, 1 + 0.125 + 0.75, 1e-12);
@@ -161,8 +166,8 @@ TEST(HeadStatisticsTest, KnownRows) {
   EXPECT_NEAR(head.distance_mass[2], 0.25, 1e-12);
   EXPECT_NEAR(head.distance_mass[3], 0.5 + 0.75, 1e-12);
   const HeadStatistics before = head;
-  EXPECT_FALSE(head.Add(std::vector<double>{0.5, NAN}));
-  EXPECT_FALSE(head.Add(std::vector<double>{INFINITY, 0.5}));
+  EXPECT_FALSE(head.Add(std::vector<double>{0.5, NAN}, 0));
+  EXPECT_FALSE(head.Add(std::vector<double>{INFINITY, 0.5}, 0));
   EXPECT_EQ(head.num_rows, before.num_rows);
   EXPECT_EQ(head.distance_mass, before.distance_mass);
   EXPECT_EQ(HeadStatistics::DistanceBucket((1 << 20) - 1), 20u);

@@ -228,13 +228,15 @@ void SimSink::CheckWeights() {
     return;
   }
   struct Compare : WeightsSink {
-    void OnWeights(int, int head, int position, std::span<const double> weights) override {
+    void OnWeights(int, int head, int position, const AttentionRow& row) override {
+      const std::vector<double>& weights = row.weights;
       is_same = given->head == head && given->row == position;
       for (const auto& [key, weight] : given->keys) {
         is_same = is_same && weight == float(weights[size_t(key)]);
       }
       is_same = is_same &&
-                std::ssize(weights) - std::ranges::count(weights, 0.0) == std::ssize(given->keys);
+                std::ssize(weights) - std::ranges::count(weights, 0.0) == std::ssize(given->keys) &&
+                row.num_zero == given->num_zero;
     }
     const RowWeights* given = nullptr;
     bool is_same = false;

@@ -77,11 +77,12 @@ class FakeModel : public LanguageModel {
     return float(8 * (double(FakeHash(hash, uint64_t(id)) >> 11) * 0x1p-53) - 4);
   }
 
-  // Drawn from the token's hash; about two of three are zero.
+  // Drawn from the token's hash; about two of three are zero, half of them by the formula.
   static void GiveWeights(const HeadCapture& capture, uint64_t hash, int position) {
     for (const int32_t layer : capture.layers) {
       for (const int32_t head : capture.heads) {
-        std::vector<double> weights;
+        AttentionRow row;
+        std::vector<double>& weights = row.weights;
         double sum = 0;
         for (int key = 0; key <= position; ++key) {
           const uint64_t draw = FakeHash(hash + uint64_t(layer * 64 + head), uint64_t(key));
@@ -89,7 +90,8 @@ class FakeModel : public LanguageModel {
           sum += weights.back();
         }
         for (double& weight : weights) weight /= sum;
-        capture.sink->OnWeights(layer, head, position, weights);
+        row.num_zero = int(std::ranges::count(weights, 0.0)) / 2;
+        capture.sink->OnWeights(layer, head, position, row);
       }
     }
   }

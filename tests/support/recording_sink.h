@@ -40,8 +40,8 @@ inline bool operator==(const KeyWeight& a, const KeyWeight& b) {
 }
 inline bool operator==(const RowWeights& a, const RowWeights& b) {
   return a.layer == b.layer && a.head == b.head && a.row == b.row &&
-         a.num_nonzero == b.num_nonzero && a.entropy == b.entropy && a.dropped == b.dropped &&
-         a.keys == b.keys;
+         a.num_nonzero == b.num_nonzero && a.num_zero == b.num_zero && a.entropy == b.entropy &&
+         a.dropped == b.dropped && a.keys == b.keys;
 }
 
 // Time limit of a request; only a hang reaches it.

@@ -492,6 +492,9 @@ class AttentionTest(Page):
             "prompt": text, "layers": [5], "heads": [0], "rows": list(range(len(names))),
             "top_k": 256})
         self.assertEqual(document["rows"], answer["rows"])
+        zero = statistics.fmean(row["num_zero"] / (row["row"] + 1) for row in answer["rows"])
+        self.assertIn(f"{100 * zero:.{1 if zero >= 0.1 else 2}f}% of the keys zero, ",
+                      self.shown("#attention-result section > p[role=status]"))
         self.assertEqual([token["id"] for token in document["tokens"]], pieces["tokens"])
         self.assertEqual([token["piece"] for token in document["tokens"]], pieces["token_strs"])
         self.assertEqual((document["attention"], document["model"]), ("lssar p=15", "lssar-6m"))

@@ -409,7 +409,7 @@ class AttentionReplies:
         self.attention.statistics.extend(map(_head_statistics, reply.statistics.heads))
         self.attention.rows.extend(
             types.RowAttention(row.layer, row.head, row.row, row.num_nonzero, row.entropy,
-                               row.dropped_mass, tuple(row.keys), tuple(row.weights))
+                               row.dropped_mass, tuple(row.keys), tuple(row.weights), row.num_zero)
             for row in reply.weights.rows)
 
     def restart(self) -> None:

@@ -157,6 +157,7 @@ def attention_bits(replies: Sequence[pb.CaptureAttentionReply]) -> Bits:
         for head in reply.statistics.heads:
             path = f'layer {head.layer} head {head.head}'
             bits += [(f'{path} num_nonzero', head.num_nonzero),
+                     (f'{path} num_zero', head.num_zero),
                      (f'{path} effective_keys', _float_bits(head.effective_keys)),
                      (f'{path} first_token_mass', _float_bits(head.first_token_mass)),
                      *((f'{path} distance_mass[{i}]', _float_bits(mass))
