@@ -138,14 +138,18 @@ std::string ProcessMetricsText() {
   const auto field = [&stat](size_t number) {
     return number - 3 < stat.size() ? stat[number - 3] : 0.0;
   };
-  const auto ticks = double(sysconf(_SC_CLK_TCK));
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return double(time.tv_sec) + 1e-6 * double(time.tv_usec);
+  };
   rlimit files = {};
   getrlimit(RLIMIT_NOFILE, &files);
   std::error_code ignored;
   const std::filesystem::directory_iterator descriptors("/proc/self/fd", ignored);
   Families families;
   families.Counter("process_cpu_seconds_total", "User and system CPU time.",
-                   (field(14) + field(15)) / ticks);
+                   seconds(usage.ru_utime) + seconds(usage.ru_stime));
   families.Gauge("process_open_fds", "Open file descriptors.",
                  double(std::distance(begin(descriptors), end(descriptors))));
   families.Gauge("process_max_fds", "Limit of open file descriptors.", double(files.rlim_cur));
@@ -153,7 +157,7 @@ std::string ProcessMetricsText() {
   families.Gauge("process_resident_memory_bytes", "Resident memory size.",
                  field(24) * double(sysconf(_SC_PAGESIZE)));
   families.Gauge("process_start_time_seconds", "Start of the process, in seconds since 1970.",
-                 ReadBootTime() + field(22) / ticks);
+                 ReadBootTime() + field(22) / double(sysconf(_SC_CLK_TCK)));
   return families.Text();
 }
 
