@@ -56,7 +56,7 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
     if (!key_name_.empty()) log_fields_["key"] = key_name_;
     ticket_.emplace(std::move(ticket));
   }
-  return metadata_.kind ? model_->GetEngine().CheckQueueCapacity() : absl::OkStatus();
+  return metadata_.kind ? model_->GetEngine().CheckQueueCapacity(Tenant()) : absl::OkStatus();
 }
 
 absl::Status CallContext::HoldReply(int64_t num_bytes) {

@@ -76,6 +76,8 @@ class CallContext {
   absl::Status Admit(KeyRole role, AbortCallback abort = {});
   // Requires  Admit obtained a ticket
   ServedModel& Model() const { return *model_; }
+  // Whose calls share the engine: the key's name; empty where there are no keys.
+  const std::string& Tenant() const { return key_name_; }
 
   // Takes memory for a reply that is kept whole until the client has read it; the context's end
   // gives it back. A reply up to --stream-buffer takes none. Call at most once.

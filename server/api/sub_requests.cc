@@ -101,8 +101,9 @@ absl::Status SubRequests::SubmitNext() {
     const std::string& id = context_.RequestId();
     Request request = item.request;
     context_.Complete(items_.size() == 1 ? id : StrCat(id, "/", index), &request);
-    ASSIGN_OR_RETURN(in_flight_[index], context_.Model().GetEngine().Submit(
-                                            std::move(request), owner_.MakeSink(index)));
+    ASSIGN_OR_RETURN(in_flight_[index],
+                     context_.Model().GetEngine().Submit(std::move(request), owner_.MakeSink(index),
+                                                         context_.Tenant()));
     item.request = Request();  // frees the memory: the engine has its own copy
   }
   ++next_item_;
