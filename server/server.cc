@@ -178,6 +178,7 @@ struct Server::State {
             .reply_memory = &reply_memory,
             .replies = replies.get(),
             .stream = options.stream,
+            .trusted_proxies = &options.trusted_proxies,
             .share_prefix_cache_between_keys = options.share_prefix_cache_between_keys};
   }
   // Adds the addresses of the open ports.
@@ -220,7 +221,7 @@ struct Server::State {
 };
 
 absl::Status Server::State::OpenPort() {
-  ASSIGN_OR_RETURN(access, AccessControl::Open(options.api_keys, &log));
+  ASSIGN_OR_RETURN(access, AccessControl::Open(options.api_keys, &log, options.client_limits));
   admission = std::make_unique<AdmissionControl>(options.max_calls, access.get());
   std::unique_ptr<Acceptor> acceptor;
   if (!options.listen.empty() && !IsUnixSocket(options.listen)) {

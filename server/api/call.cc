@@ -15,6 +15,7 @@ class Call::ItemSink final : public OutputSink {
   bool IsWritable() const override { return call_->HasSpace(); }
   void OnAdmitted(const RequestStats& stats) override {
     call_->context_.GetMetrics().OnAdmitted(stats);
+    call_->items_.OnAdmitted(item_);
     call_->WhileOpen([&] { call_->method_->OnAdmitted(item_, stats); });
   }
   void OnPromptLogprobs(PromptDelta delta) override { OnResult(std::move(delta)); }

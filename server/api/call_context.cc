@@ -1,13 +1,15 @@
 #include "server/api/call_context.h"
 
+#include <openssl/rand.h>
+
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <chrono>
-#include <random>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/escaping.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "server/api/reply_fields.h"
@@ -25,10 +27,14 @@ bool IsValidId(std::string_view id) {
 }
 
 std::string MakeId() {
-  static const uint64_t random_prefix =
-      (uint64_t{std::random_device()()} << 16) ^ uint64_t { std::random_device()() };
-  static std::atomic<uint64_t> counter = 0;
-  return absl::StrFormat("%012x-%d", random_prefix & 0xffffffffffff, ++counter);
+  std::array<unsigned char, 12> bytes = {};
+  LSSAR_CHECK(RAND_bytes(bytes.data(), int(bytes.size())) == 1);
+  return absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+ClientAddress FindClient(const CallMetadata& metadata, const TrustedProxies* proxies) {
+  return (proxies != nullptr ? *proxies : TrustedProxies())
+      .Find(metadata.peer, metadata.forwarded_for);
 }
 
 }  // namespace
@@ -37,6 +43,7 @@ CallContext::CallContext(CallMetadata metadata, const ServiceParts& parts)
     : metadata_(std::move(metadata)),
       request_id_(IsValidId(metadata_.request_id) ? metadata_.request_id : MakeId()),
       trace_(StartSpan(metadata_.traceparent)),
+      client_(FindClient(metadata_, parts.trusted_proxies)),
       started_(Clock::now()),
       parts_(parts) {}
 
@@ -45,14 +52,15 @@ CallContext::~CallContext() {
 }
 
 absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
-  ASSIGN_OR_RETURN(
-      AdmissionTicket ticket,
-      parts_.admission->Admit(metadata_.authorization, role, std::move(abort), metadata_.caller));
+  ASSIGN_OR_RETURN(AdmissionTicket ticket,
+                   parts_.admission->Admit(metadata_.authorization, role, std::move(abort),
+                                           metadata_.caller, client_.limited));
   model_ = &ticket.Model();
   {
     const std::lock_guard lock(mutex_);
     key_name_ = ticket.KeyName();
     key_ = ticket.Key();
+    sees_load_ = ticket.IsAdmin();
     if (!key_name_.empty()) log_fields_["key"] = key_name_;
     ticket_.emplace(std::move(ticket));
   }
@@ -86,6 +94,18 @@ void CallContext::Complete(std::string id, Request* request) const {
   if (key_name_.empty() || parts_.share_prefix_cache_between_keys) return;
   // A key's name has no slash (api_keys.h), so no two pairs of name and salt give the same text.
   request->cache_salt = StrCat(key_name_, "/", request->cache_salt);
+}
+
+absl::Status CallContext::ReserveTokens(int64_t num_tokens) {
+  const std::lock_guard lock(mutex_);
+  return ticket_ ? ticket_->ReserveTokens(num_tokens) : absl::OkStatus();
+}
+
+absl::StatusOr<RequestLease> CallContext::AddRequest(const Request& request) {
+  const std::lock_guard lock(mutex_);
+  if (!ticket_) return RequestLease();
+  return ticket_->AddRequest(request.generate ? request.generate->num_choices : 1,
+                             request.priority);
 }
 
 void CallContext::CountTokens(int64_t num_tokens) {
@@ -127,12 +147,11 @@ void CallContext::End(const absl::Status& status) {
   const absl::Status reported = ReportedStatus(status);
   const Clock::duration elapsed = Elapsed();
   const auto elapsed_us = std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count();
-  LogFields fields = {{"request_id", request_id_},
-                      {"trace_id", trace_.trace_id},
-                      {"span_id", trace_.span_id},
-                      {"rpc", metadata_.rpc},
-                      {"status", absl::StatusCodeToString(reported.code())},
-                      {"elapsed_us", elapsed_us}};
+  LogFields fields = {
+      {"request_id", request_id_}, {"trace_id", trace_.trace_id},
+      {"span_id", trace_.span_id}, {"rpc", metadata_.rpc},
+      {"client", client_.text},    {"status", absl::StatusCodeToString(reported.code())},
+      {"elapsed_us", elapsed_us}};
   if (!trace_.parent_id.empty()) fields["parent_id"] = trace_.parent_id;
   CallEnd end = {.code = reported.code(), .elapsed = elapsed};
   {

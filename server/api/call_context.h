@@ -17,6 +17,7 @@
 #include "server/api/worker_pool.h"
 #include "server/auth/admission_control.h"
 #include "server/config/options.h"
+#include "server/net/client_address.h"
 #include "server/ops/log.h"
 #include "server/ops/metrics.h"
 #include "server/ops/trace_context.h"
@@ -35,6 +36,7 @@ struct ServiceParts {
   MemoryBudget* reply_memory = nullptr;
   ReplyLoop* replies = nullptr;  // of gRPC's streaming calls
   StreamOptions stream = {};
+  const TrustedProxies* trusted_proxies = nullptr;  // null: none
   bool share_prefix_cache_between_keys = false;
 };
 
@@ -45,6 +47,8 @@ struct CallMetadata {
   std::string request_id = {};        // x-request-id
   std::string traceparent = {};       // W3C trace context
   std::string authorization = {};     // "Bearer KEY"
+  std::string peer = {};              // the connection's client, PeerAddress::uri
+  std::string forwarded_for = {};     // x-forwarded-for: all values, with commas between them
   std::optional<Caller> caller = {};  // set: has been authenticated
   std::optional<Clock::time_point> deadline = {};  // nullopt: none
 };
@@ -52,8 +56,8 @@ struct CallMetadata {
 // Threads  any; Admit is called once, before any other thread sees the context
 class CallContext {
  public:
-  // Keeps the client's request id if it is 1 to 64 of [A-Za-z0-9._-]; otherwise makes one that is
-  // unique among all lssar processes (random prefix, counter).
+  // Keeps the client's request id if it is 1 to 64 of [A-Za-z0-9._-]; otherwise makes one of 96
+  // random bits: a counter would tell how many calls others make.
   CallContext(CallMetadata metadata, const ServiceParts& parts);
   ~CallContext();
   CallContext(const CallContext&) = delete;
@@ -76,8 +80,10 @@ class CallContext {
   absl::Status Admit(KeyRole role, AbortCallback abort = {});
   // Requires  Admit obtained a ticket
   ServedModel& Model() const { return *model_; }
-  // Whose calls share the engine: the key's name; empty where there are no keys.
-  const std::string& Tenant() const { return key_name_; }
+  // Whose calls share the engine: the key's name, or the client's address where there are no keys.
+  const std::string& Tenant() const { return key_name_.empty() ? client_.limited : key_name_; }
+  // Whether the caller may see what others do: an admin, or anyone where there are no keys.
+  bool SeesLoad() const { return sees_load_; }
 
   // Takes memory for a reply that is kept whole until the client has read it; the context's end
   // gives it back. A reply up to --stream-buffer takes none. Call at most once.
@@ -114,6 +120,12 @@ class CallContext {
   // API key as a part of the cache salt, so that no key can measure what another key has cached.
   void Complete(std::string id, Request* request) const;
 
+  // Reserves the tokens that the call may use, before it uses any. Call at most once.
+  // Errors  RESOURCE_EXHAUSTED: over the key's tokens-per-minute
+  absl::Status ReserveTokens(int64_t num_tokens);
+  // Counts a request of the engine against the limits of the key, or of the client's address.
+  // Errors  those of KeyUsage::AddRequest
+  absl::StatusOr<RequestLease> AddRequest(const Request& request);
   // Charges prompt or output tokens to the call's key.
   void CountTokens(int64_t num_tokens);
   // The key may start another call. Call before the client learns that this call has ended, so
@@ -135,12 +147,14 @@ class CallContext {
   const CallMetadata metadata_;
   const std::string request_id_;
   const TraceContext trace_;
+  const ClientAddress client_;
   const Clock::time_point started_;
   const ServiceParts parts_;
   int64_t num_reply_bytes_ = 0;  // held in parts_.reply_memory
   ServedModel* model_ = nullptr;
   std::string key_name_;  // empty: the server has no keys
   Caller key_;            // set from the admission on; null: the server has no keys
+  bool sees_load_ = false;
   std::atomic<bool> is_stopped_ = false;
 
   std::mutex mutex_;  // an aborted call may end while the engine still reports

@@ -45,16 +45,18 @@ void SetModelInfo(const ServedModel& model, v1::GetInfoReply* reply) {
   }
 }
 
-void SetEngineInfo(const ServedModel& model, v1::GetInfoReply* reply) {
+void SetEngineInfo(const ServedModel& model, bool with_load, v1::GetInfoReply* reply) {
   const EngineOptions& options = model.GetEngine().Options();
   const EngineStats stats = model.GetEngine().Stats();
   reply->set_max_model_len(options.max_model_len);
   reply->set_kv_cache_dtype(std::string(NameOf(options.kv_cache_dtype)));
   reply->set_page_size(options.page_size);
   reply->set_num_pages(stats.num_pages);
-  reply->set_num_free_pages(stats.num_free_pages + stats.num_cached_pages);
-  reply->set_num_running(stats.num_running);
-  reply->set_num_waiting(stats.num_waiting);
+  if (with_load) {
+    reply->set_num_free_pages(stats.num_free_pages + stats.num_cached_pages);
+    reply->set_num_running(stats.num_running);
+    reply->set_num_waiting(stats.num_waiting);
+  }
   if (const Backend* backend = model.GetBackend(); backend != nullptr) {
     reply->set_backend(backend->Describe());
     reply->set_device(std::string(backend->Name()));
@@ -104,11 +106,11 @@ v1::StageTimes ToStageTimes(const StageTimes& times) {
 
 }  // namespace
 
-absl::StatusOr<v1::GetInfoReply> GetInfo(const v1::GetInfoRequest&, const ServedModel& model) {
+absl::StatusOr<v1::GetInfoReply> GetInfo(const ServedModel& model, bool with_load) {
   v1::GetInfoReply reply;
   reply.set_version(LSSAR_VERSION);
   SetModelInfo(model, &reply);
-  SetEngineInfo(model, &reply);
+  SetEngineInfo(model, with_load, &reply);
   return reply;
 }
 

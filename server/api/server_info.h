@@ -9,9 +9,8 @@
 
 namespace lssar {
 
-// The served model, its limits and the current load.
-absl::StatusOr<v1::GetInfoReply> GetInfo(const v1::GetInfoRequest& request,
-                                         const ServedModel& model);
+// The served model and its limits. `with_load`: also the current load, which is others' too.
+absl::StatusOr<v1::GetInfoReply> GetInfo(const ServedModel& model, bool with_load);
 
 // Counts since the server's start and the current load.
 absl::StatusOr<v1::GetStatsReply> GetStats(const ServedModel& model, const Metrics& metrics);

@@ -32,6 +32,15 @@ int64_t BytesOf(const Request& request) {
   return num_bytes;
 }
 
+// What the request may use of tokens-per-minute.
+int64_t MaxTokens(const Request& request) {
+  int64_t num_tokens = NumPromptTokens(request);
+  if (request.generate) {
+    num_tokens += int64_t{request.generate->num_choices} * request.generate->max_tokens;
+  }
+  return num_tokens;
+}
+
 }  // namespace
 
 void SubRequests::Start(std::vector<SubRequest> items) {
@@ -40,7 +49,6 @@ void SubRequests::Start(std::vector<SubRequest> items) {
     has_started_ = true;
     const absl::Status status = Hold(std::move(items));
     if (!status.ok()) Fail(status);
-    for (const SubRequest& item : items_) context_.CountTokens(NumPromptTokens(item.request));
   }
   SubmitMore();
 }
@@ -48,6 +56,9 @@ void SubRequests::Start(std::vector<SubRequest> items) {
 absl::Status SubRequests::Hold(std::vector<SubRequest> items) {
   int64_t num_bytes = 0;
   for (SubRequest& item : items) num_bytes += item.num_bytes = BytesOf(item.request);
+  int64_t num_tokens = 0;
+  for (const SubRequest& item : items) num_tokens += MaxTokens(item.request);
+  RETURN_IF_ERROR(context_.ReserveTokens(num_tokens));
   RETURN_IF_ERROR(context_.RequestMemory().Take(num_bytes));
   items_ = std::move(items);
   return absl::OkStatus();
@@ -93,19 +104,23 @@ void SubRequests::SubmitMore() {
 absl::Status SubRequests::SubmitNext() {
   SubRequest& item = items_[next_item_];
   const int index = int(next_item_);
+  const int64_t num_prompt_tokens = NumPromptTokens(item.request);
   if (item.known) {
     Return(&item);
     AddStats(*item.known, &total_);
     owner_.OnItemEnd(index, *item.known);
   } else {
     const std::string& id = context_.RequestId();
+    ASSIGN_OR_RETURN(RequestLease lease, context_.AddRequest(item.request));
     Request request = item.request;
     context_.Complete(items_.size() == 1 ? id : StrCat(id, "/", index), &request);
-    ASSIGN_OR_RETURN(in_flight_[index],
+    ASSIGN_OR_RETURN(Engine::Handle handle,
                      context_.Model().GetEngine().Submit(std::move(request), owner_.MakeSink(index),
                                                          context_.Tenant()));
+    in_flight_[index] = {.handle = std::move(handle), .lease = std::move(lease)};
     item.request = Request();  // frees the memory: the engine has its own copy
   }
+  context_.CountTokens(num_prompt_tokens);
   ++next_item_;
   return absl::OkStatus();
 }
@@ -113,7 +128,12 @@ absl::Status SubRequests::SubmitNext() {
 void SubRequests::Fail(const absl::Status& error) {
   if (!error_.ok()) return;
   error_ = error;
-  for (const auto& [item, handle] : in_flight_) handle.Cancel();
+  for (const auto& [item, running] : in_flight_) running.handle.Cancel();
+}
+
+void SubRequests::OnAdmitted(int item) {
+  const std::lock_guard lock(mutex_);
+  in_flight_[item].lease.EndWait();
 }
 
 void SubRequests::OnDone(int item, const absl::Status& status, const RequestStats& stats) {
@@ -134,7 +154,7 @@ void SubRequests::OnDone(int item, const absl::Status& status, const RequestStat
 void SubRequests::Resume() {
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [item, handle] : in_flight_) handle.Resume();
+    for (const auto& [item, running] : in_flight_) running.handle.Resume();
   }
   SubmitMore();
 }

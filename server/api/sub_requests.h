@@ -51,13 +51,15 @@ class SubRequests {
   SubRequests& operator=(const SubRequests&) = delete;
 
   // Submits the first items. Call at most once. No effect after Stop. If the server has no memory
-  // left for the items (limits::kMaxRequestBytes), they end with RESOURCE_EXHAUSTED.
+  // left for the items (limits::kMaxRequestBytes), or the key no tokens, they end with
+  // RESOURCE_EXHAUSTED.
   void Start(std::vector<SubRequest> items);
   // The owner has space again.
   void Resume();
   // Cancels all items and submits no more.
   void Stop(const absl::Status& reason);
 
+  void OnAdmitted(int item);
   void OnDone(int item, const absl::Status& status, const RequestStats& stats);
   void Retry();
 
@@ -85,7 +87,11 @@ class SubRequests {
   bool has_ended_ = false;
   std::vector<SubRequest> items_;
   size_t next_item_ = 0;
-  std::map<int, Engine::Handle> in_flight_;
+  struct InFlight {
+    Engine::Handle handle;
+    RequestLease lease;
+  };
+  std::map<int, InFlight> in_flight_;
   absl::Status error_;  // the first error; no item is submitted after it
   bool is_retry_pending_ = false;
   RequestStats total_;

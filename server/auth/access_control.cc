@@ -12,6 +12,7 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "runtime/limits.h"
 #include "server/grpc/retry_delay.h"
 
 namespace lssar {
@@ -67,9 +68,91 @@ Clock::duration TokenBucket::TimeUntil(int64_t amount, Clock::time_point now) co
   return std::max(full_in - Clock::duration(std::chrono::minutes(1)), Clock::duration::zero());
 }
 
-void KeyUsage::SetLimits(const KeyLimits& limits) {
+RequestLease& RequestLease::operator=(RequestLease&& other) noexcept {
+  if (this == &other) return *this;
+  End();
+  client_ = std::move(other.client_);
+  num_sequences_ = other.num_sequences_;
+  is_waiting_ = other.is_waiting_;
+  return *this;
+}
+
+void RequestLease::EndWait() {
+  if (client_ != nullptr && std::exchange(is_waiting_, false)) client_->EndWait();
+}
+
+void RequestLease::End() {
+  if (const auto client = std::exchange(client_, nullptr)) {
+    client->RemoveRequest(num_sequences_, is_waiting_);
+  }
+}
+
+std::string KeyUsage::Description() const { return StrCat(is_key_ ? "key " : "client ", name_); }
+
+absl::StatusOr<RequestLease> KeyUsage::AddRequest(int num_sequences, int priority) {
+  const std::lock_guard lock(mutex_);
+  const ClientLimits& limits = client_limits_;
+  if (priority > limits.max_priority) {
+    return absl::ResourceExhaustedError(StrCat("priority = ", priority, " is over max-priority = ",
+                                               limits.max_priority, " of ", Description()));
+  }
+  if (limits.max_sequences > 0 && num_sequences_ + num_sequences > limits.max_sequences) {
+    return absl::ResourceExhaustedError(
+        StrCat("n = ", num_sequences, " sequences and the ", num_sequences_, " of ", Description(),
+               "'s other requests are ", num_sequences_ + num_sequences,
+               ", over its max-sequences = ", limits.max_sequences));
+  }
+  if (limits.max_queued > 0 && num_waiting_ >= limits.max_queued) {
+    return absl::ResourceExhaustedError(
+        StrCat(Description(), " has ", num_waiting_,
+               " waiting requests (max-queued = ", limits.max_queued, ")"));
+  }
+  num_sequences_ += num_sequences;
+  ++num_waiting_;
+  return RequestLease(shared_from_this(), num_sequences);
+}
+
+void KeyUsage::EndWait() {
+  const std::lock_guard lock(mutex_);
+  --num_waiting_;
+}
+
+void KeyUsage::RemoveRequest(int num_sequences, bool is_waiting) {
+  const std::lock_guard lock(mutex_);
+  num_sequences_ -= num_sequences;
+  num_waiting_ -= is_waiting ? 1 : 0;
+}
+
+absl::Status KeyUsage::ReserveTokens(int64_t num_tokens, Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  const int64_t limit = limits_.tokens_per_minute;
+  if (limit == 0) return absl::OkStatus();
+  const std::string sentence =
+      StrCat("the request may use ", num_tokens, " tokens (prompts + n x max_tokens)");
+  if (num_tokens > limit) {
+    return absl::ResourceExhaustedError(
+        StrCat(sentence, ", and ", Description(), " has tokens-per-minute = ", limit));
+  }
+  const Clock::duration wait = tokens_.TimeUntil(num_tokens, now);
+  if (wait > Clock::duration::zero()) {
+    return RetryAfter(wait, StrCat(sentence, ", more than is left of tokens-per-minute = ", limit,
+                                   " of ", Description()));
+  }
+  tokens_.Take(num_tokens, now);
+  return absl::OkStatus();
+}
+
+void KeyUsage::RefundTokens(int64_t num_tokens) {
+  const std::lock_guard lock(mutex_);
+  tokens_.Return(num_tokens);
+}
+
+void KeyUsage::SetLimits(const KeyLimits& limits, const ClientLimits& defaults) {
   const std::lock_guard lock(mutex_);
   limits_ = limits;
+  client_limits_ = {.max_sequences = limits.max_sequences.value_or(defaults.max_sequences),
+                    .max_queued = limits.max_queued.value_or(defaults.max_queued),
+                    .max_priority = limits.max_priority.value_or(defaults.max_priority)};
   requests_.SetRate(limits.requests_per_minute);
   tokens_.SetRate(limits.tokens_per_minute);
 }
@@ -131,14 +214,18 @@ struct AccessControl::KeyTable {
   std::map<std::string, std::shared_ptr<KeyUsage>, std::less<>> usage;
 };
 
-AccessControl::AccessControl(std::string keys_path, const Log* log)
-    : keys_path_(std::move(keys_path)), log_(log), watch_({keys_path_}, kCheckInterval) {}
+AccessControl::AccessControl(std::string keys_path, const Log* log, const ClientLimits& defaults)
+    : keys_path_(std::move(keys_path)),
+      log_(log),
+      defaults_(defaults),
+      watch_({keys_path_}, kCheckInterval) {}
 
 AccessControl::~AccessControl() = default;
 
 absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::string& keys_path,
-                                                                   const Log* log) {
-  std::unique_ptr<AccessControl> control(new AccessControl(keys_path, log));
+                                                                   const Log* log,
+                                                                   const ClientLimits& defaults) {
+  std::unique_ptr<AccessControl> control(new AccessControl(keys_path, log, defaults));
   if (keys_path.empty()) return control;
   ASSIGN_OR_RETURN(ApiKeys keys, ReadKeysOnAThread(keys_path));
   control->SetKeys(std::move(keys));
@@ -157,7 +244,8 @@ void AccessControl::SetKeys(ApiKeys keys) {
       }
     }
     if (usage == nullptr) usage = std::make_shared<KeyUsage>(key.name);
-    usage->SetLimits(key.limits);
+    usage->SetLimits(key.limits, defaults_);
+    usage->SetRole(key.role);
   }
   table_ = std::move(table);
 }
@@ -208,6 +296,24 @@ void AccessControl::Reload() {
 std::shared_ptr<const AccessControl::KeyTable> AccessControl::Table() {
   const std::lock_guard lock(mutex_);
   return table_;
+}
+
+std::shared_ptr<KeyUsage> AccessControl::OfAddress(const std::string& address) {
+  if (defaults_.max_sequences == 0 && defaults_.max_queued == 0 &&
+      defaults_.max_priority == limits::kMaxPriority) {
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  std::weak_ptr<KeyUsage>& known = addresses_[address];
+  std::shared_ptr<KeyUsage> usage = known.lock();
+  if (usage == nullptr) {
+    usage = std::make_shared<KeyUsage>(address, /*is_key=*/false);
+    usage->SetLimits({}, defaults_);
+    known = usage;
+    // An address without calls has nothing to remember.
+    std::erase_if(addresses_, [](const auto& entry) { return entry.second.expired(); });
+  }
+  return usage;
 }
 
 absl::StatusOr<std::shared_ptr<KeyUsage>> AccessControl::Authenticate(

@@ -2,6 +2,7 @@
 #ifndef LSSAR_SERVER_AUTH_ACCESS_CONTROL_H_
 #define LSSAR_SERVER_AUTH_ACCESS_CONTROL_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -27,6 +28,10 @@ class TokenBucket {
   // 0: unlimited. What was taken before stays taken; the time to refill it does not change.
   void SetRate(int64_t per_minute) { per_minute_ = per_minute; }
   void Take(int64_t amount, Clock::time_point now);
+  // Gives back what was taken.
+  void Return(int64_t amount) {
+    if (per_minute_ > 0) full_at_ -= TimeFor(amount);
+  }
   // Time until the bucket holds `amount`, which is at most the rate; zero if it does now.
   Clock::duration TimeUntil(int64_t amount, Clock::time_point now) const;
 
@@ -44,16 +49,44 @@ struct KeyCounts {
   int64_t num_tokens = 0;                  // prompt and output
 };
 
-// The running calls of one key and its use of the per-minute limits.
+class KeyUsage;
+
+// One request in the engine, which counts against the limits of its client until it is destroyed.
+class RequestLease {
+ public:
+  RequestLease() = default;  // of no client
+  RequestLease(std::shared_ptr<KeyUsage> client, int num_sequences)
+      : client_(std::move(client)), num_sequences_(num_sequences) {}
+  RequestLease(RequestLease&& other) noexcept { *this = std::move(other); }
+  RequestLease& operator=(RequestLease&& other) noexcept;
+  ~RequestLease() { End(); }
+
+  // The request was admitted.
+  void EndWait();
+
+ private:
+  void End();
+
+  std::shared_ptr<KeyUsage> client_;
+  int num_sequences_ = 0;
+  bool is_waiting_ = true;
+};
+
+// The running calls of one key and its use of the per-minute limits; or those of one client
+// address, where there are no keys.
 //
 // Threads  any
-class KeyUsage {
+class KeyUsage : public std::enable_shared_from_this<KeyUsage> {
  public:
-  explicit KeyUsage(std::string name) : name_(std::move(name)) {}
+  explicit KeyUsage(std::string name, bool is_key = true)
+      : name_(std::move(name)), is_key_(is_key) {}
   const std::string& Name() const { return name_; }
+  bool IsKey() const { return is_key_; }
 
-  // Applies from now on; past use still counts.
-  void SetLimits(const KeyLimits& limits);
+  // Applies from now on; past use still counts. `defaults`: for those that are not set.
+  void SetLimits(const KeyLimits& limits, const ClientLimits& defaults = {});
+  void SetRole(KeyRole role) { is_admin_ = role == KeyRole::kAdmin; }
+  bool IsAdmin() const { return is_admin_; }
 
   KeyCounts Counts() const;
   // An admitted call was refused later.
@@ -64,7 +97,17 @@ class KeyUsage {
   absl::Status Acquire(Clock::time_point now);
   void Release();
 
-  // Charges tokens as they are processed. A running call is never stopped for its tokens; the next
+  // Counts a request of the engine until the lease ends.
+  // Errors  RESOURCE_EXHAUSTED: names the field, its value and the limit
+  absl::StatusOr<RequestLease> AddRequest(int num_sequences, int priority);
+
+  // Takes the tokens that a call may use, before it uses any. RefundTokens gives back those that it
+  // has not used.
+  // Errors  RESOURCE_EXHAUSTED: names the limit; carries the retry delay, except for more than
+  //         tokens-per-minute, which never fit
+  absl::Status ReserveTokens(int64_t num_tokens, Clock::time_point now);
+  void RefundTokens(int64_t num_tokens);
+  // Charges tokens that were not reserved. A running call is never stopped for its tokens; the next
   // call waits until the debt has refilled.
   void CountTokens(int64_t num_tokens, Clock::time_point now);
 
@@ -72,11 +115,22 @@ class KeyUsage {
   // Under the lock.
   absl::Status CheckLimits(Clock::time_point now) const;
 
+  friend class RequestLease;
+  // "key alice", "client 192.0.2.1".
+  std::string Description() const;
+  void EndWait();
+  void RemoveRequest(int num_sequences, bool is_waiting);
+
   const std::string name_;
+  const bool is_key_;
+  std::atomic<bool> is_admin_ = false;
   mutable std::mutex mutex_;
   KeyCounts counts_;
   KeyLimits limits_;
+  ClientLimits client_limits_;
   int num_running_ = 0;
+  int num_sequences_ = 0;  // of requests in the engine
+  int num_waiting_ = 0;    // of these, requests that wait
   TokenBucket requests_, tokens_;
 };
 
@@ -89,10 +143,12 @@ using Caller = std::shared_ptr<KeyUsage>;
 // Threads  any
 class AccessControl {
  public:
-  // An empty `keys_path` means no keys. `log` must outlive this.
+  // An empty `keys_path` means no keys. `defaults`: for keys that set no limits of their own, and
+  // for addresses where there are no keys. `log` must outlive this.
   // Errors  those of ReadWholeFile and ApiKeys::Parse
   static absl::StatusOr<std::unique_ptr<AccessControl>> Open(const std::string& keys_path,
-                                                             const Log* log);
+                                                             const Log* log,
+                                                             const ClientLimits& defaults = {});
   ~AccessControl();
 
   // Returns the usage record of the call's key; null if the server has no keys.
@@ -108,21 +164,25 @@ class AccessControl {
 
   // Of the keys that have made a call, by name.
   std::map<std::string, KeyCounts> Counts();
+  // The usage record of a client address; null: addresses have no limits.
+  std::shared_ptr<KeyUsage> OfAddress(const std::string& address);
 
   bool HasKeys() const { return !keys_path_.empty(); }
 
  private:
   struct KeyTable;
 
-  AccessControl(std::string keys_path, const Log* log);
+  AccessControl(std::string keys_path, const Log* log, const ClientLimits& defaults);
   void SetKeys(ApiKeys keys);
   void ReloadIfChanged();
   std::shared_ptr<const KeyTable> Table();
 
   const std::string keys_path_;
   const Log* const log_;
+  const ClientLimits defaults_;
 
   std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<KeyUsage>> addresses_;
   FileWatch watch_;
   bool is_reading_ = false;  // a call reads the changed file
   std::shared_ptr<const KeyTable> table_;

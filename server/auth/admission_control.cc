@@ -13,7 +13,9 @@ AdmissionTicket::AdmissionTicket(AdmissionTicket&& other) noexcept
     : control_(std::exchange(other.control_, nullptr)),
       model_(other.model_),
       id_(other.id_),
-      key_(std::move(other.key_)) {}
+      key_(std::move(other.key_)),
+      num_reserved_tokens_(other.num_reserved_tokens_),
+      num_used_tokens_(other.num_used_tokens_) {}
 
 AdmissionTicket::~AdmissionTicket() {
   ReleaseKey();
@@ -21,24 +23,50 @@ AdmissionTicket::~AdmissionTicket() {
 }
 
 std::string_view AdmissionTicket::KeyName() const {
-  return key_ == nullptr ? std::string_view() : key_->Name();
+  return key_ != nullptr && key_->IsKey() ? std::string_view(key_->Name()) : std::string_view();
+}
+
+bool AdmissionTicket::IsAdmin() const {
+  return key_ == nullptr || !key_->IsKey() || key_->IsAdmin();
+}
+
+absl::Status AdmissionTicket::ReserveTokens(int64_t num_tokens) {
+  if (key_ == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(key_->ReserveTokens(num_tokens, Clock::now()));
+  num_reserved_tokens_ += num_tokens;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RequestLease> AdmissionTicket::AddRequest(int num_sequences, int priority) const {
+  if (key_ == nullptr) return RequestLease();
+  return key_->AddRequest(num_sequences, priority);
 }
 
 void AdmissionTicket::CountTokens(int64_t num_tokens) {
-  if (key_ != nullptr) key_->CountTokens(num_tokens, Clock::now());
+  if (key_ == nullptr) return;
+  num_used_tokens_ += num_tokens;
+  const int64_t over = num_used_tokens_ - num_reserved_tokens_;
+  if (over <= 0) return;
+  key_->CountTokens(over, Clock::now());
+  num_reserved_tokens_ += over;
 }
 
 void AdmissionTicket::ReleaseKey() {
-  if (const auto key = std::exchange(key_, nullptr)) key->Release();
+  const auto key = std::exchange(key_, nullptr);
+  if (key == nullptr) return;
+  key->RefundTokens(num_reserved_tokens_ - num_used_tokens_);
+  key->Release();
 }
 
 absl::StatusOr<AdmissionTicket> AdmissionControl::Admit(std::string_view authorization,
                                                         KeyRole role, AbortCallback abort,
-                                                        std::optional<Caller> caller) {
+                                                        std::optional<Caller> caller,
+                                                        const std::string& client) {
   ASSIGN_OR_RETURN(AdmissionTicket ticket, AddCall(std::move(abort)));
   if (!caller) {
     ASSIGN_OR_RETURN(caller, access_->Authenticate(authorization, role));
   }
+  if (*caller == nullptr) caller = access_->OfAddress(client);
   if (*caller != nullptr) RETURN_IF_ERROR((*caller)->Acquire(Clock::now()));
   ticket.key_ = *std::move(caller);
   return ticket;

@@ -37,6 +37,13 @@ class AdmissionTicket {
   std::string_view KeyName() const;
   // Null if the server has no keys, or after ReleaseKey.
   const Caller& Key() const { return key_; }
+  // The caller's key has role admin, or the server has no keys.
+  bool IsAdmin() const;
+  // Reserves the tokens that the call may use. ReleaseKey gives back those that it has not used.
+  // Errors  those of KeyUsage::ReserveTokens
+  absl::Status ReserveTokens(int64_t num_tokens);
+  // Errors  those of KeyUsage::AddRequest
+  absl::StatusOr<RequestLease> AddRequest(int num_sequences, int priority) const;
   // Charges prompt or output tokens to the key; no effect after ReleaseKey.
   void CountTokens(int64_t num_tokens);
   // The key may start another call. Idempotent.
@@ -50,7 +57,10 @@ class AdmissionTicket {
   AdmissionControl* control_;  // null: moved from
   ServedModel* model_;
   uint64_t id_;
-  std::shared_ptr<KeyUsage> key_;  // null: the server has no keys, or the key was released
+  // Of the key, or of the client's address. Null: it has no limits, or was released.
+  std::shared_ptr<KeyUsage> key_;
+  int64_t num_reserved_tokens_ = 0;
+  int64_t num_used_tokens_ = 0;
 };
 
 // Threads  any
@@ -61,12 +71,13 @@ class AdmissionControl {
 
   // `authorization`: see AccessControl::Authenticate. `abort`: how AbortAll ends this call; empty
   // if the call ends by itself soon. `caller`: what Authenticate has returned before for this role.
+  // `client`: the address that has the limits where there are no keys.
   // Errors  UNAVAILABLE: as Readiness
   //         RESOURCE_EXHAUSTED: too many calls, or a limit of the key; carries the retry delay
   //         UNAUTHENTICATED, PERMISSION_DENIED: as AccessControl::Authenticate
   absl::StatusOr<AdmissionTicket> Admit(std::string_view authorization, KeyRole role,
-                                        AbortCallback abort = {},
-                                        std::optional<Caller> caller = {});
+                                        AbortCallback abort = {}, std::optional<Caller> caller = {},
+                                        const std::string& client = {});
 
   // As AccessControl::Authenticate.
   absl::StatusOr<Caller> Authenticate(std::string_view authorization, KeyRole role) const {

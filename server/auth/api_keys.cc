@@ -3,6 +3,7 @@
 #include <openssl/crypto.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "runtime/limits.h"
 #include "server/config/toml_file.h"
 
 namespace lssar {
@@ -48,14 +50,17 @@ class KeyReader {
     if (item.name == "key" || item.name == "sha256") return ReadSecret(item);
     if (item.name == "role") return ReadRole(item);
     if (item.name == "max-concurrent") return ReadLimit(item, &key_.limits.max_concurrent);
+    if (item.name == "max-sequences") return ReadLimit(item, &key_.limits.max_sequences.emplace());
+    if (item.name == "max-queued") return ReadLimit(item, &key_.limits.max_queued.emplace());
+    if (item.name == "max-priority") return ReadPriority(item);
     if (item.name == "requests-per-minute") {
       return ReadLimit(item, &key_.limits.requests_per_minute);
     }
     if (item.name == "tokens-per-minute") return ReadLimit(item, &key_.limits.tokens_per_minute);
     // The message omits the name, which may be a key in the wrong place.
     return Invalid(
-        "unknown entry; the entries are key, sha256, role, max-concurrent, "
-        "requests-per-minute, tokens-per-minute");
+        "unknown entry; the entries are key, sha256, role, max-concurrent, max-sequences, "
+        "max-queued, max-priority, requests-per-minute, tokens-per-minute");
   }
 
   absl::StatusOr<ApiKey> Finish() {
@@ -111,6 +116,17 @@ class KeyReader {
       return absl::OkStatus();
     }
     return Invalid(StrCat(item.name, " must be a whole number in [0, ", kMax, "]"));
+  }
+
+  absl::Status ReadPriority(const TomlEntry& item) {
+    int priority = 0;
+    if (item.kind != TomlKind::kNumber || !absl::SimpleAtoi(item.value, &priority) ||
+        std::abs(priority) > limits::kMaxPriority) {
+      return Invalid(StrCat(item.name, " must be a whole number in [-", limits::kMaxPriority, ", ",
+                            limits::kMaxPriority, "]"));
+    }
+    key_.limits.max_priority = priority;
+    return absl::OkStatus();
   }
 
   const std::string section_;

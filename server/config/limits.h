@@ -24,6 +24,10 @@ inline constexpr int64_t kMaxRequestBytes = int64_t{256} << 20;
 inline constexpr int64_t kMaxReplyBytes = int64_t{256} << 20;
 inline constexpr size_t kMaxErrorBytes = 2048;  // of one error's message
 inline constexpr Range<int> kMaxCalls = {1, 1 << 16};
+// Of one API key, or of one address where there are no keys.
+inline constexpr Range<int> kMaxClientSequences = {0, 1 << 16};
+inline constexpr Range<int> kMaxClientQueued = {0, 1 << 16};
+inline constexpr Range<int> kMaxClientPriority = {-kMaxPriority, kMaxPriority};
 inline constexpr Range<int> kMaxConnections = {1, 1 << 16};
 inline constexpr Range<int> kMaxConnectionsPerAddress = {0, 1 << 16};
 inline constexpr int kMaxMetadataBytes = 16 << 10;  // of one call: gRPC headers, keys, traces

@@ -330,6 +330,24 @@ std::vector<Flag> SecurityFlags(ServerOptions& options) {
        "TOML file with one section per API key (server/OPERATIONS.md), reloaded when it changes; "
        "default: no key required",
        AssignText(&options.api_keys)},
+      IntFlag("client-max-sequences", "Security", "COUNT",
+              "Sequences of one client at the same time, waiting or running: an API key that sets "
+              "no max-sequences, or an address where there are no keys; 0: no limit",
+              &options.client_limits.max_sequences, limits::kMaxClientSequences),
+      IntFlag("client-max-queued", "Security", "COUNT",
+              "Waiting requests of one client at the same time; 0: no limit",
+              &options.client_limits.max_queued, limits::kMaxClientQueued),
+      IntFlag("client-max-priority", "Security", "PRIORITY",
+              "Highest priority that one client may ask for", &options.client_limits.max_priority,
+              limits::kMaxClientPriority),
+      {"trusted-proxies", "Security", "ADDRESSES",
+       "Addresses and networks of proxies, separated by commas, such as 10.0.0.0/8, or unix: their "
+       "x-forwarded-for says who the client is; default none",
+       [&options](const std::string& value) {
+         auto proxies = TrustedProxies::Parse(value);
+         if (proxies.ok()) options.trusted_proxies = *std::move(proxies);
+         return proxies.status();
+       }},
   };
 }
 

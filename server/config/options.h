@@ -13,6 +13,8 @@
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
 #include "runtime/engine.h"
+#include "server/auth/api_keys.h"
+#include "server/net/client_address.h"
 #include "server/net/tls.h"
 
 namespace CLI {
@@ -76,6 +78,8 @@ struct ServerOptions {
   bool web_page = true;  // at / of the HTTP port
   TlsFiles tls;
   std::string api_keys;  // path of the key file (api_keys.h); empty: no keys
+  ClientLimits client_limits;
+  TrustedProxies trusted_proxies;
   // False: a cached prefix serves only the API key whose requests computed it.
   bool share_prefix_cache_between_keys = false;
   int max_calls = 1024;  // at the same time, running and queued

@@ -34,6 +34,17 @@ std::string MetadataValue(const grpc::ServerContextBase& context, const char* ke
   return {found->second.data(), found->second.size()};
 }
 
+// All values, with commas between them.
+std::string MetadataValues(const grpc::ServerContextBase& context, const char* key) {
+  std::string values;
+  const auto [begin, end] = context.client_metadata().equal_range(key);
+  for (auto at = begin; at != end; ++at) {
+    if (!values.empty()) values += ',';
+    values.append(at->second.data(), at->second.size());
+  }
+  return values;
+}
+
 std::optional<Clock::time_point> ReadDeadline(const grpc::ServerContextBase& context) {
   using std::chrono::system_clock;
   const system_clock::time_point deadline = context.deadline();
@@ -131,6 +142,8 @@ CallMetadata ReadMetadata(std::string_view rpc, std::optional<CallKind> kind,
           .request_id = MetadataValue(context, "x-request-id"),
           .traceparent = MetadataValue(context, "traceparent"),
           .authorization = MetadataValue(context, "authorization"),
+          .peer = context.peer(),
+          .forwarded_for = MetadataValues(context, "x-forwarded-for"),
           .deadline = ReadDeadline(context)};
 }
 

@@ -62,11 +62,13 @@ class InferenceService final : public RawInference {
   }
   Unary* GetInfo(Context* context, const Bytes* request, Bytes* reply) override {
     return Answer<v1::GetInfoRequest>("GetInfo", KeyRole::kUser, context, *request, reply,
-                                      lssar::GetInfo);
+                                      [](const v1::GetInfoRequest&, const CallContext& call) {
+                                        return lssar::GetInfo(call.Model(), call.SeesLoad());
+                                      });
   }
   Unary* GetStats(Context* context, const Bytes* request, Bytes* reply) override {
-    const auto get_stats = [this](const v1::GetStatsRequest&, const ServedModel& model) {
-      return lssar::GetStats(model, *parts_.metrics);
+    const auto get_stats = [this](const v1::GetStatsRequest&, const CallContext& call) {
+      return lssar::GetStats(call.Model(), *parts_.metrics);
     };
     return Answer<v1::GetStatsRequest>("GetStats", KeyRole::kAdmin, context, *request, reply,
                                        get_stats);
@@ -116,7 +118,7 @@ class InferenceService final : public RawInference {
 
   // A unary call that is answered at once, on gRPC's thread: it takes microseconds, and it must
   // answer whatever the workers have to do.
-  // `role`: what the call requires. `answer`: (const Request&, const ServedModel&) ->
+  // `role`: what the call requires. `answer`: (const Request&, const CallContext&) ->
   // absl::StatusOr<reply message>
   template <typename Request, typename Function>
   Unary* Answer(std::string_view rpc, KeyRole role, Context* grpc_context, const Bytes& bytes,
@@ -133,7 +135,7 @@ class InferenceService final : public RawInference {
       }
       Request request;
       RETURN_IF_ERROR(ReadMessage(bytes, &request));
-      ASSIGN_OR_RETURN(const auto reply, answer(request, context.Model()));
+      ASSIGN_OR_RETURN(const auto reply, answer(request, context));
       *reply_bytes = WriteMessage(reply);
       return absl::OkStatus();
     }();

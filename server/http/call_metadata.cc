@@ -34,6 +34,8 @@ CallMetadata ReadHttpMetadata(std::string_view rpc, std::optional<CallKind> kind
                         .request_id = std::string(request.Header("x-request-id")),
                         .traceparent = std::string(request.Header("traceparent")),
                         .authorization = std::string(request.Header("authorization")),
+                        .peer = request.peer,
+                        .forwarded_for = request.Headers("x-forwarded-for"),
                         .caller = request.caller};
   if (const auto timeout = ReadTimeout(request); timeout.ok() && *timeout) {
     metadata.deadline = Clock::now() + **timeout;

@@ -27,6 +27,7 @@ struct HttpRequest {
   bool has_client_certificate = false;  // of the connection's TLS
   // Set by HttpHandler::CheckHead, for OnRequest: the head has been checked; who sends it.
   bool is_checked = false;
+  std::string peer = {};  // the connection's client, PeerAddress::uri
   std::optional<Caller> caller = {};
 
   // The target up to its query.
@@ -37,6 +38,16 @@ struct HttpRequest {
       if (header.name == name) return header.value;
     }
     return {};
+  }
+  // All values of `name`, with commas between them.
+  std::string Headers(std::string_view name) const {
+    std::string values;
+    for (const HttpHeader& header : headers) {
+      if (header.name != name) continue;
+      if (!values.empty()) values += ',';
+      values += header.value;
+    }
+    return values;
   }
 };
 

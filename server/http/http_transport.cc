@@ -68,9 +68,11 @@ struct ServedPort {
 // connection; when none is left it is gone.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(ServedPort& port, std::unique_ptr<SocketStream> stream, ConnectionSlot slot)
+  Connection(ServedPort& port, std::unique_ptr<SocketStream> stream, std::string peer,
+             ConnectionSlot slot)
       : port_(port),
         stream_(std::move(stream)),
+        peer_(std::move(peer)),
         slot_(std::move(slot)),
         timer_(stream_->Socket().get_executor()) {
     const std::lock_guard lock(port_.mutex);
@@ -134,6 +136,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
           phase_ = Phase::kBody;
           parser_->Head()->has_client_certificate = stream_->HasClientCertificate();
           SetDeadline(port_.options.body_timeout);
+          parser_->Head()->peer = peer_;
           if (!parser_->HasBody()) continue;
           if (auto reply = port_.handler->CheckHead(parser_->Head())) {
             Refuse(*std::move(reply));
@@ -400,6 +403,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   ServedPort& port_;
   const std::unique_ptr<SocketStream> stream_;
+  const std::string peer_;  // PeerAddress::uri
   const ConnectionSlot slot_;
   asio::steady_timer timer_;
   Clock::time_point deadline_ = Clock::time_point::max();
@@ -468,8 +472,9 @@ std::optional<Refusal> HttpTransport::State::OnAccepted(AcceptedConnection accep
   accepted.socket.Release();
   const std::shared_ptr<SSL_CTX> context_now = tls == nullptr ? nullptr : tls->Current();
   const auto executor = socket.get_executor();
-  auto connection = std::make_shared<Connection>(
-      shared, MakeSocketStream(std::move(socket), context_now.get()), std::move(accepted.slot));
+  auto connection =
+      std::make_shared<Connection>(shared, MakeSocketStream(std::move(socket), context_now.get()),
+                                   std::move(accepted.peer.uri), std::move(accepted.slot));
   asio::post(executor, [connection = std::move(connection)] { connection->Start(); });
   return std::nullopt;
 }

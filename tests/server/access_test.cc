@@ -160,9 +160,52 @@ TEST_F(AccessTest, KeyRatesCountRequestsAndTokens) {
   EXPECT_THAT(third.status.error_message(), HasSubstr("requests-per-minute = 2"));
   EXPECT_THAT(third.status.error_details(), HasSubstr("google.rpc.RetryInfo"));
 
-  EXPECT_TRUE(GenerateAs(server, kAdmin, 200).status.ok());  // running calls are never stopped
-  EXPECT_THAT(GenerateAs(server, kAdmin).status.error_message(),
-              HasSubstr("tokens-per-minute = 100"));
+  const Generated large = GenerateAs(server, kAdmin, 200);
+  EXPECT_EQ(large.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(large.status.error_message(), HasSubstr("and key short has tokens-per-minute = 100"));
+  // What a call has reserved and not used comes back.
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(GenerateAs(server, kAdmin, 5).status.ok()) << i;
+  EXPECT_THAT(GenerateAs(server, kAdmin, 95).status.error_message(),
+              HasSubstr("more than is left of tokens-per-minute = 100"));
+}
+
+TEST_F(AccessTest, SequencesAndPriorityOfAKeyAreBounded) {
+  Write(Section("alice", kUser, "max-sequences = 2\nmax-priority = 0\n") +
+        Section("root", kAdmin, "role = \"admin\"\n"));
+  TestServer server({.max_model_len = 2048}, WithKeys());
+  v1::GenerateRequest request;
+  request.set_text("Hello");
+  request.set_max_tokens(1);
+  const auto generate = [&](const std::string& key) {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", "Bearer " + key);
+    return Generate(server.Stub(), request, context).status;
+  };
+  request.set_n(3);
+  EXPECT_EQ(generate(kUser).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(generate(kUser).error_message(),
+            "n = 3 sequences and the 0 of key alice's other requests are 3, over its "
+            "max-sequences = 2");
+  EXPECT_TRUE(generate(kAdmin).ok());
+  request.set_n(2);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(generate(kUser).ok()) << "no call counts the one before";
+  request.set_priority(1);
+  EXPECT_EQ(generate(kUser).error_message(), "priority = 1 is over max-priority = 0 of key alice");
+  EXPECT_TRUE(generate(kAdmin).ok());
+}
+
+TEST_F(AccessTest, AKeyDoesNotLearnTheLoadOfOthers) {
+  TestServer server({.max_model_len = 2048}, WithKeys());
+  const auto info = [&](const std::string& key) {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", "Bearer " + key);
+    v1::GetInfoReply reply;
+    EXPECT_TRUE(server.Stub().GetInfo(&context, {}, &reply).ok());
+    return reply;
+  };
+  EXPECT_GT(info(kAdmin).num_free_pages(), 0);
+  EXPECT_EQ(info(kUser).num_free_pages(), 0);
+  EXPECT_EQ(info(kUser).num_pages(), info(kAdmin).num_pages());
 }
 
 TEST_F(AccessTest, AnInvalidKeyFileFailsTheStart) {

@@ -146,6 +146,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "[a]: role is \"root\"; it must be \"user\" or \"admin\""},
         BadFile{"Limit", Section("a", kGood + "max-concurrent = -1"),
                 "[a]: max-concurrent must be a whole number in [0, 2147483647]"},
+        BadFile{"Priority", Section("a", kGood + "max-priority = 11"),
+                "[a]: max-priority must be a whole number in [-10, 10]"},
         BadFile{"LimitText", Section("a", kGood + "tokens-per-minute = \"many\""),
                 "[a]: tokens-per-minute must be a whole number"},
         BadFile{"SectionTwice", Section("a", kGood) + Section("a", "role = \"admin\""),
@@ -318,6 +320,88 @@ TEST(KeyUsageTest, TokenDebtRefillsFirst) {
   EXPECT_THAT(std::string(usage.Acquire(kStart).message()), HasSubstr("tokens-per-minute = 600"));
   EXPECT_FALSE(usage.Acquire(kStart + seconds(30)).ok());
   EXPECT_TRUE(usage.Acquire(kStart + seconds(31)).ok());
+}
+
+TEST(KeyUsageTest, SequencesAreBoundedUntilTheRequestsEnd) {
+  const auto usage = std::make_shared<KeyUsage>("alice");
+  usage->SetLimits({.max_sequences = 20});
+  auto first = usage->AddRequest(16, 0);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(usage->AddRequest(8, 0).status(),
+            absl::ResourceExhaustedError("n = 8 sequences and the 16 of key alice's other requests "
+                                         "are 24, over its max-sequences = 20"));
+  EXPECT_TRUE(usage->AddRequest(4, 0).ok());
+  first = RequestLease();
+  EXPECT_TRUE(usage->AddRequest(20, 0).ok());
+  EXPECT_FALSE(usage->AddRequest(21, 0).ok());
+}
+
+TEST(KeyUsageTest, WaitingRequestsAreBoundedUntilTheyAreAdmitted) {
+  const auto usage = std::make_shared<KeyUsage>("alice");
+  usage->SetLimits({.max_queued = 2});
+  auto first = usage->AddRequest(1, 0);
+  auto second = usage->AddRequest(1, 0);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(usage->AddRequest(1, 0).status(),
+            absl::ResourceExhaustedError("key alice has 2 waiting requests (max-queued = 2)"));
+  first->EndWait();
+  first->EndWait();
+  auto third = usage->AddRequest(1, 0);
+  EXPECT_TRUE(third.ok());
+  EXPECT_FALSE(usage->AddRequest(1, 0).ok());
+  *second = RequestLease();  // ends while it waits
+  EXPECT_TRUE(usage->AddRequest(1, 0).ok());
+}
+
+TEST(KeyUsageTest, ThePriorityHasACeiling) {
+  const auto usage = std::make_shared<KeyUsage>("192.0.2.1", /*is_key=*/false);
+  usage->SetLimits({}, {.max_priority = 2});
+  EXPECT_TRUE(usage->AddRequest(1, 2).ok());
+  EXPECT_EQ(
+      usage->AddRequest(1, 3).status(),
+      absl::ResourceExhaustedError("priority = 3 is over max-priority = 2 of client 192.0.2.1"));
+  usage->SetLimits({.max_priority = 3}, {.max_priority = 2});
+  EXPECT_TRUE(usage->AddRequest(1, 3).ok()) << "the key's own limit";
+}
+
+TEST(KeyUsageTest, TokensAreReservedAndRefunded) {
+  KeyUsage usage("alice");
+  usage.SetLimits({.tokens_per_minute = 600});
+  EXPECT_EQ(
+      usage.ReserveTokens(601, kStart),
+      absl::ResourceExhaustedError("the request may use 601 tokens (prompts + n x max_tokens), "
+                                   "and key alice has tokens-per-minute = 600"));
+  EXPECT_TRUE(usage.ReserveTokens(400, kStart).ok());
+  EXPECT_THAT(std::string(usage.ReserveTokens(300, kStart).message()),
+              HasSubstr("more than is left of tokens-per-minute = 600 of key alice"));
+  usage.RefundTokens(100);
+  EXPECT_TRUE(usage.ReserveTokens(300, kStart).ok()) << "100 came back";
+  EXPECT_FALSE(usage.ReserveTokens(1, kStart).ok());
+  EXPECT_TRUE(usage.ReserveTokens(1, kStart + seconds(1)).ok()) << "10 tokens refill in a second";
+}
+
+// No burst is larger than a minute's worth, however many calls begin at once.
+TEST(KeyUsageTest, ManyCallsAtOnceGetOneMinutesTokens) {
+  KeyUsage usage("alice");
+  usage.SetLimits({.tokens_per_minute = 1000});
+  int num_calls = 0;
+  for (int i = 0; i < 300; ++i) num_calls += usage.ReserveTokens(300, kStart).ok();
+  EXPECT_EQ(num_calls, 3);
+}
+
+TEST(AccessControlTest, AddressesHaveTheServersLimits) {
+  const Log log("off");
+  const auto without = AccessControl::Open("", &log);
+  ASSERT_TRUE(without.ok());
+  EXPECT_EQ((*without)->OfAddress("192.0.2.1"), nullptr) << "no limits";
+  const auto with = AccessControl::Open("", &log, {.max_sequences = 4});
+  ASSERT_TRUE(with.ok());
+  const auto one = (*with)->OfAddress("192.0.2.1");
+  EXPECT_EQ((*with)->OfAddress("192.0.2.1"), one);
+  EXPECT_NE((*with)->OfAddress("192.0.2.2"), one);
+  const auto lease = one->AddRequest(4, 10);
+  EXPECT_TRUE(lease.ok());
+  EXPECT_FALSE(one->AddRequest(1, 0).ok());
 }
 
 TEST(KeyUsageTest, NewLimitsKeepPastUsage) {
