@@ -657,16 +657,19 @@ HWY_INLINE void SumValuesOfHead(const ValueList<T>& list, Rows<const float> weig
 // Moves the scores above the row's threshold to the front of the chunk's scores, in order, and
 // writes their keys, counted from the chunk's first, to `keys`. Returns their number.
 // Requires  `scores` is a whole chunk, of which the first `count` are keys; `keys` holds a chunk
-//           and one vector more
-HWY_INLINE size_t KeepSurvivors(float threshold, float* scores, size_t count, int32_t* keys) {
+//           and one vector more. from: the scores' keys, in rising order; null: all of the chunk
+HWY_INLINE size_t KeepSurvivors(float threshold, float* scores, size_t count, const uint8_t* from,
+                                int32_t* keys) {
   const ScoreTag d;
   const hn::RebindToSigned<ScoreTag> d_int;
+  const hn::Rebind<uint8_t, ScoreTag> d_key;
   const ScoreVec least = hn::Set(d, threshold);
   [[maybe_unused]] auto lanes = hn::Iota(d_int, 0);
   [[maybe_unused]] const auto step = hn::Set(d_int, int32_t(kScoreLanes));
   size_t num_kept = 0;
   for (size_t i = 0; i < count; i += kScoreLanes) {
     hwy::Prefetch(scores + kChunkKeys + i);  // the row's next chunk
+    if (from != nullptr) lanes = hn::PromoteTo(d_int, hn::LoadU(d_key, from + i));
     const ScoreVec score = hn::LoadU(d, scores + i);
     auto survives = hn::Gt(score, least);
     if (i + kScoreLanes > count) survives = hn::And(survives, hn::FirstN(d, count - i));
@@ -679,7 +682,7 @@ HWY_INLINE size_t KeepSurvivors(float threshold, float* scores, size_t count, in
     } else {
       ForLanes(survives, [&](size_t lane) {
         scores[num_kept] = scores[i + lane];
-        keys[num_kept++] = int32_t(i + lane);
+        keys[num_kept++] = from != nullptr ? int32_t{from[i + lane]} : int32_t(i + lane);
       });
     }
   }

@@ -170,7 +170,7 @@ class AttentionRun {
   Work<T> WorkOn(int item_idx, int thread_idx) const {
     const AttentionItem& item = plan_.items[Size(item_idx)];
     const int head_dim = args_.kv.layout.head_dim;
-    const size_t own = item.is_shared ? 0 : ItemValues::NumFloats(item, head_dim);
+    const size_t own = item.is_shared ? 0 : ItemValues::NumFloats(item, args_.kv.layout);
     const TaskScratch<T> task(
         item, head_dim,
         scratch_.OfThread<float>(thread_idx, TaskScratch<T>::NumFloats(item, head_dim) + own));
@@ -179,7 +179,7 @@ class AttentionRun {
                  .item = item,
                  .kv = KvHead<T>(args_, item),
                  .task = task,
-                 .values = ItemValues(item, head_dim, values),
+                 .values = ItemValues(item, args_.kv.layout, values),
                  .weightings = {},
                  .slopes = {}};
     for (int row = 0; args_.spec.has_alibi && row < item.num_rows; ++row) {

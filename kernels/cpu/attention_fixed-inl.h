@@ -40,26 +40,9 @@ constexpr bool kMultipliesBytes = HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL;
 using FixedIntTag = hn::RebindToSigned<ScoreTag>;
 using FixedIntVec = hn::Vec<FixedIntTag>;
 
-// Four adjacent dims of a row of q, 8 bytes: with kMultipliesBytes 4 high bytes, then 4 low bytes;
-// else 4 int16.
-HWY_INLINE uint64_t FixedQuad(const int16_t* q) {
-  uint64_t quad = 0;
-  if constexpr (kMultipliesBytes) {
-    int8_t bytes[8];
-    for (size_t i = 0; i < 4; ++i) {
-      const int high = (q[i] + 128) >> 8;
-      bytes[i] = int8_t(high);
-      bytes[4 + i] = int8_t(q[i] - 256 * high);
-    }
-    std::memcpy(&quad, bytes, sizeof(quad));
-  } else {
-    std::memcpy(&quad, q, sizeof(quad));
-  }
-  return quad;
-}
-
-// Writes the rows of q to scratch in fixed point: task.q [group][dim / 4][row of the group] of
-// FixedQuad, and task.fixed. Padding rows are zero.
+// Writes the rows of q to scratch in fixed point: task.q [group][dim / 4][row of the group] of four
+// dims in 8 bytes, and task.fixed. Four dims are, with kMultipliesBytes, 4 high bytes, then 4 low
+// bytes; else 4 int16. Padding rows are zero.
 void FixQueries(const Work<Fx16>& work) {
   const size_t head_dim = work.HeadDim();
   const size_t padded_dim =
@@ -70,7 +53,7 @@ void FixQueries(const Work<Fx16>& work) {
     const size_t group_rows = Size(work.item.GroupRows(first));
     float q_scale = 0;
     double unit = 0;
-    int64_t norm = 0, sum = 0;
+    int32_t high_norm = 0, sum = 0, high_sum = 0;
     if (row < work.item.num_rows) {
       q_scale = QuantizeFixed({work.args.q + work.VectorIdx(row), head_dim}, fixed);
       unit = double{q_scale} / std::log(2.0) *
@@ -79,20 +62,19 @@ void FixQueries(const Work<Fx16>& work) {
       std::fill_n(fixed, head_dim, int16_t{0});
     }
     for (size_t dim = 0; dim < head_dim; ++dim) {
-      norm += std::abs(int{fixed[dim]});
+      const int high = (fixed[dim] + 128) >> 8;
+      high_norm += std::abs(high);
+      high_sum += high;
       sum += fixed[dim];
-    }
-    auto* quads =
-        reinterpret_cast<uint64_t*>(work.task.q + Size(first) * (head_dim / 2)) + Size(row - first);
-    for (size_t dim = 0; dim < head_dim; dim += 4) {
-      quads[dim / 4 * group_rows] = FixedQuad(fixed + dim);
     }
     auto* head = reinterpret_cast<FixedRow*>(work.FixedAt(row));
     head->high_factor = float(unit * 256);
     head->low_factor = float(unit);
-    // 2^-16 more than the largest |<q, low>|: more than the rounding errors of the two scores.
-    head->bound = float(unit * 128 * double(norm) * (1 + 0x1p-16));
-    head->offset = -128 * int32_t(sum);
+    // 2^-16 more than the largest |<q's high bytes, low>|: more than the rounding errors of the two
+    // scores.
+    head->bound = float(unit * 256 * 128 * double(high_norm) * (1 + 0x1p-16));
+    head->offset = -128 * sum;
+    head->low_offset = -128 * high_sum;
     head->q_scale = q_scale;
     auto* q = reinterpret_cast<int8_t*>(work.FixedAt(row) + FixedRow::kHeadFloats);
     if constexpr (kMultipliesBytes) {
@@ -103,6 +85,18 @@ void FixQueries(const Work<Fx16>& work) {
       }
     } else {
       std::memcpy(q, fixed, padded_dim * sizeof(int16_t));
+      auto* high = reinterpret_cast<int16_t*>(q) + padded_dim;
+      for (size_t dim = 0; dim < padded_dim; ++dim) high[dim] = int16_t((fixed[dim] + 128) >> 8);
+    }
+    auto* quads =
+        reinterpret_cast<uint64_t*>(work.task.q + Size(first) * (head_dim / 2)) + Size(row - first);
+    for (size_t dim = 0; dim < head_dim; dim += 4, quads += group_rows) {
+      if constexpr (kMultipliesBytes) {
+        std::memcpy(quads, q + dim, 4);
+        std::memcpy(reinterpret_cast<char*>(quads) + 4, q + padded_dim + dim, 4);
+      } else {
+        std::memcpy(quads, fixed + dim, sizeof(*quads));
+      }
     }
   }
 }
@@ -298,50 +292,55 @@ HWY_INLINE FixedIntVec SumEach(const FixedIntVec* vectors) {
 }
 #endif
 
-// <q, low> of kLowBatch keys.
-// Shapes  q as FixedQuery; low[i] [head_dim]
-HWY_INLINE FixedIntVec LowDots(const int8_t* HWY_RESTRICT q, const uint8_t* const* low,
-                               size_t head_dim, int32_t offset) {
+// <q, low> of kLowBatch keys, or, unless kWhole, the dot products of q's high bytes. low(i): the low
+// plane of key i.
+// Shapes  q as FixedQuery; low(i) [head_dim]
+template <bool kWhole, class Low>
+HWY_INLINE FixedIntVec LowDots(const FixedRow& row, const int8_t* HWY_RESTRICT q, const Low& low,
+                               size_t head_dim) {
   const FixedIntTag d_int;
+  const int32_t offset = kWhole ? row.offset : row.low_offset;
+  const size_t padded_dim =
+      (head_dim + FixedRow::kPadDims - 1) / FixedRow::kPadDims * FixedRow::kPadDims;
+  [[maybe_unused]] const auto* q_pairs =
+      reinterpret_cast<const int16_t*>(q) + (kWhole ? 0 : padded_dim);
 #if HWY_TARGET == HWY_SCALAR
-  const auto* q_pairs = reinterpret_cast<const int16_t*>(q);
   int64_t sum = offset;
-  for (size_t dim = 0; dim < head_dim; ++dim) sum += int64_t{q_pairs[dim]} * low[0][dim];
+  for (size_t dim = 0; dim < head_dim; ++dim) sum += int64_t{q_pairs[dim]} * low(0)[dim];
   return hn::Set(d_int, int32_t(sum));
 #else
   FixedIntVec sums[kLowBatch];
   if constexpr (kMultipliesBytes) {
     const hn::Repartition<uint8_t, ScoreTag> d_byte;
     const hn::Repartition<int8_t, ScoreTag> d_signed;
-    const size_t padded_dim =
-        (head_dim + FixedRow::kPadDims - 1) / FixedRow::kPadDims * FixedRow::kPadDims;
     const auto quad = [&](size_t at) { return hn::BitCast(d_int, hn::LoadU(d_signed, q + at)); };
     if (head_dim <= hn::MaxLanes(d_byte)) {
       const FixedIntVec q_high = quad(0), q_low = quad(padded_dim);
       for (size_t i = 0; i < kLowBatch; ++i) {
-        const auto k = hn::LoadU(d_byte, low[i]);
-        const FixedIntVec high = hn::ShiftLeft<8>(AddFixedBytes(hn::Zero(d_int), k, q_high));
-        sums[i] = AddFixedBytes(high, k, q_low);
+        const auto k = hn::LoadU(d_byte, low(i));
+        sums[i] = AddFixedBytes(hn::Zero(d_int), k, q_high);
+        if (kWhole) sums[i] = AddFixedBytes(hn::ShiftLeft<8>(sums[i]), k, q_low);
       }
     } else {
       for (size_t i = 0; i < kLowBatch; ++i) {
+        const uint8_t* key = low(i);
         FixedIntVec high = hn::Zero(d_int), rest = hn::Zero(d_int);
         for (size_t dim = 0; dim < head_dim; dim += hn::MaxLanes(d_byte)) {
-          const auto k = hn::LoadU(d_byte, low[i] + dim);
+          const auto k = hn::LoadU(d_byte, key + dim);
           high = AddFixedBytes(high, k, quad(dim));
-          rest = AddFixedBytes(rest, k, quad(padded_dim + dim));
+          if (kWhole) rest = AddFixedBytes(rest, k, quad(padded_dim + dim));
         }
-        sums[i] = hn::Add(hn::ShiftLeft<8>(high), rest);
+        sums[i] = kWhole ? hn::Add(hn::ShiftLeft<8>(high), rest) : high;
       }
     }
   } else {
     const hn::Repartition<int16_t, ScoreTag> d_pair;
     const hn::Rebind<uint8_t, decltype(d_pair)> d_half;
-    const auto* q_pairs = reinterpret_cast<const int16_t*>(q);
     for (size_t i = 0; i < kLowBatch; ++i) {
+      const uint8_t* key = low(i);
       FixedIntVec sum = hn::Zero(d_int), rest = hn::Zero(d_int);
       for (size_t dim = 0; dim < head_dim; dim += hn::MaxLanes(d_pair)) {
-        const auto k = hn::PromoteTo(d_pair, hn::LoadU(d_half, low[i] + dim));
+        const auto k = hn::PromoteTo(d_pair, hn::LoadU(d_half, key + dim));
         sum = hn::ReorderWidenMulAccumulate(d_int, k, hn::LoadU(d_pair, q_pairs + dim), sum, rest);
       }
       sums[i] = hn::Add(sum, rest);
@@ -351,12 +350,11 @@ HWY_INLINE FixedIntVec LowDots(const int8_t* HWY_RESTRICT q, const uint8_t* cons
 #endif
 }
 
-// Scores with the low plane's part: score + <q, low> * scale * low_factor.
-HWY_INLINE ScoreVec WithLow(const FixedRow& row, ScoreVec score, ScoreVec scale,
-                            FixedIntVec low_dots) {
+// Scores with the low plane's part: score + low_dots * scale * factor.
+HWY_INLINE ScoreVec WithLow(float factor, ScoreVec score, ScoreVec scale, FixedIntVec low_dots) {
   const ScoreTag d;
   const ScoreVec low = hn::Mul(hn::ConvertTo(d, low_dots), scale);
-  return hn::Add(score, hn::Mul(low, hn::Set(d, row.low_factor)));
+  return hn::Add(score, hn::Mul(low, hn::Set(d, factor)));
 }
 
 // Completes the scores of keys [key, key + count), whole vectors of them.
@@ -366,35 +364,192 @@ void AddLow(const Work<Fx16>& work, int row, int key, int count) {
   const FixedRow& fixed = work.Fixed(row);
   float* scores = work.values.Scores(row);
   for (int i = key; i < key + count; i += int(kLowBatch)) {
-    const uint8_t* low[kLowBatch];  // a vector of keys lies in one page
-    for (size_t lane = 0; lane < kLowBatch; ++lane) {
-      low[lane] = work.kv.LowKey(i) + lane * work.HeadDim();
-    }
-    const FixedIntVec dots = LowDots(work.FixedQuery(row), low, work.HeadDim(), fixed.offset);
+    const uint8_t* first = work.kv.LowKey(i);  // a vector of keys lies in one page
+    const size_t head_dim = work.HeadDim();
+    const auto low = [&](size_t lane) { return first + lane * head_dim; };
+    const FixedIntVec dots = LowDots<true>(fixed, work.FixedQuery(row), low, head_dim);
     const ScoreVec scale = hn::LoadU(d, work.kv.KeyScales(i));
-    hn::StoreU(WithLow(fixed, hn::LoadU(d, scores + i), scale, dots), d, scores + i);
+    hn::StoreU(WithLow(fixed.low_factor, hn::LoadU(d, scores + i), scale, dots), d, scores + i);
   }
 }
 
-// Adds a row's first `count` scores of a tile, or of one vector of it, to the chunk's stats: the
-// maximum is of their lower bounds. Short rows: the low plane is in the scores already.
-HWY_INLINE void AddFixed(const Work<Fx16>& work, int row, int first_key, size_t first_vector,
-                         size_t count, ChunkStats& stats) {
+// Adds the first `count` high parts of a row's scores of a tile, or of one vector of it, to the
+// chunk's stats: the maximum is of the scores' lower bounds. Short rows: `scores` are whole.
+HWY_INLINE void AddFixed(const Work<Fx16>& work, int row, const float* HWY_RESTRICT scores,
+                         int first_key, size_t first_vector, size_t count, ChunkStats& stats) {
   const ScoreTag d;
   const bool is_short = work.item.NumKeys(row) <= kShortRowKeys;
   const ScoreVec bound = hn::Set(d, is_short ? 0.0f : work.Fixed(row).bound);
-  const float* scores = work.values.Scores(row) + first_key;
   AddBase2(scores, first_vector, count, stats, [&](size_t i, ScoreVec y) {
     return hn::Sub(y, hn::Mul(hn::LoadU(d, work.kv.KeyScales(first_key + int(i))), bound));
   });
+}
+
+// ---- Both planes of a tile, for a block of long rows
+
+// True if Score of a block reads the low plane by tiles, for whole groups of rows: the rows share a
+// tile, so this costs less than a list of candidates for each row.
+HWY_INLINE bool TilesLow(const AttentionItem& item) { return kMultipliesBytes && !item.is_decode; }
+
+// True if the row is in a group of long rows whose scores Score computes from both planes.
+HWY_INLINE bool HasBothPlanes(const AttentionItem& item, int row) {
+  return TilesLow(item) && item.NumKeys(row / kGroupRows * kGroupRows) > kShortRowKeys;
+}
+
+// The same of a group of short rows.
+HWY_INLINE bool CompletesTile(const AttentionItem& item, int row) {
+  return TilesLow(item) &&
+         item.NumKeys(row / kGroupRows * kGroupRows + kGroupRows - 1) <= kShortRowKeys;
+}
+
+// Writes the low plane of a tile's keys in the order of a high plane, [dim / 4][kTileKeys][dim % 4].
+// Vectors of keys past the last key repeat the last vector.
+void TransposeLow([[maybe_unused]] const Work<Fx16>& work, [[maybe_unused]] int first_key,
+                  [[maybe_unused]] uint8_t* tile) {
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
+  const FixedIntTag d;
+  const hn::Repartition<int64_t, FixedIntTag> d_pair;
+  const size_t head_dim = work.HeadDim();
+  const int last = (work.item.MaxKeys() - 1) / int(kScoreLanes) * int(kScoreLanes);
+  for (size_t v = 0; v < kTileVectors; ++v) {
+    const uint8_t* keys = work.kv.LowKey(std::min(first_key + int(v * kScoreLanes), last));
+    for (size_t dim = 0; dim < head_dim; dim += 64) {
+      // Blocks of 128 bits: of part[i][g], the quads i, i + 4, i + 8 and i + 12 of keys 4 g to
+      // 4 g + 3.
+      FixedIntVec part[4][4];
+      for (size_t g = 0; g < 4; ++g) {
+        FixedIntVec row[4];
+        for (size_t i = 0; i < 4; ++i) {
+          row[i] =
+              hn::LoadU(d, reinterpret_cast<const int32_t*>(keys + (4 * g + i) * head_dim + dim));
+        }
+        const auto pairs = [&](size_t i, bool upper) {
+          return hn::BitCast(d_pair, upper ? hn::InterleaveUpper(d, row[i], row[i + 1])
+                                           : hn::InterleaveLower(d, row[i], row[i + 1]));
+        };
+        for (size_t i = 0; i < 2; ++i) {
+          const auto a = pairs(0, i == 1), b = pairs(2, i == 1);
+          part[2 * i][g] = hn::BitCast(d, hn::InterleaveLower(d_pair, a, b));
+          part[2 * i + 1][g] = hn::BitCast(d, hn::InterleaveUpper(d_pair, a, b));
+        }
+      }
+      for (size_t i = 0; i < 4; ++i) {
+        const auto& p = part[i];
+        const auto a = _mm512_shuffle_i32x4(p[0].raw, p[1].raw, 0x44);
+        const auto b = _mm512_shuffle_i32x4(p[0].raw, p[1].raw, 0xEE);
+        const auto c = _mm512_shuffle_i32x4(p[2].raw, p[3].raw, 0x44);
+        const auto e = _mm512_shuffle_i32x4(p[2].raw, p[3].raw, 0xEE);
+        const FixedIntVec quads[4] = {FixedIntVec{_mm512_shuffle_i32x4(a, c, 0x88)},
+                                      FixedIntVec{_mm512_shuffle_i32x4(a, c, 0xDD)},
+                                      FixedIntVec{_mm512_shuffle_i32x4(b, e, 0x88)},
+                                      FixedIntVec{_mm512_shuffle_i32x4(b, e, 0xDD)}};
+        for (size_t j = 0; j < 4 && dim + 16 * j + 4 * i < head_dim; ++j) {
+          uint8_t* to = tile + (dim + 16 * j + 4 * i) * kTileKeys + v * 64;
+          hn::StoreU(quads[j], d, reinterpret_cast<int32_t*>(to));
+        }
+      }
+    }
+  }
+#endif
+}
+
+// Scores of a group of rows, kVectors vectors of keys: from both planes to `out`, their high parts
+// to `high`, [row][kTileKeys]. low: of TransposeLow, from the first of these keys on.
+template <size_t kVectors>
+HWY_INLINE void BothTile([[maybe_unused]] const Work<Fx16>& work, [[maybe_unused]] int first_row,
+                         [[maybe_unused]] const KeyTile<uint8_t>& keys,
+                         [[maybe_unused]] const uint8_t* HWY_RESTRICT low,
+                         [[maybe_unused]] float* HWY_RESTRICT high,
+                         [[maybe_unused]] float* HWY_RESTRICT out) {
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
+  constexpr size_t kRows = Size(kGroupRows);
+  const ScoreTag d;
+  const FixedIntTag d_int;
+  const hn::Repartition<uint8_t, ScoreTag> d_byte;
+  FixedIntVec first[kRows][kVectors], second[kRows][kVectors], third[kRows][kVectors];
+  for (size_t r = 0; r < kRows; ++r) {
+    const FixedRow& row = work.Fixed(first_row + int(r));
+    for (size_t v = 0; v < kVectors; ++v) {
+      first[r][v] = hn::Zero(d_int);
+      second[r][v] = hn::Set(d_int, row.offset);
+      third[r][v] = hn::Set(d_int, row.low_offset);
+    }
+  }
+  const QuadRows quads = QuadsOf(work, first_row);
+  const size_t num_quads = work.HeadDim() / 4;
+  for (size_t quad = 0; quad < num_quads; ++quad) {
+    const auto* bytes = reinterpret_cast<const int32_t*>(quads.first + quad * quads.stride);
+    hn::Vec<decltype(d_byte)> k[kVectors], k_low[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) {
+      k[v] = hn::LoadU(d_byte, keys.vectors[v] + quad * keys.stride);
+      k_low[v] = hn::LoadU(d_byte, low + quad * 4 * kTileKeys + v * 64);
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      const FixedIntVec q_high = hn::Set(d_int, bytes[2 * r]);
+      const FixedIntVec q_low = hn::Set(d_int, bytes[2 * r + 1]);
+      for (size_t v = 0; v < kVectors; ++v) {
+        first[r][v] = AddFixedBytes(first[r][v], k[v], q_high);
+        second[r][v] = AddFixedBytes(second[r][v], k[v], q_low);
+        third[r][v] = AddFixedBytes(third[r][v], k_low[v], q_high);
+      }
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    const float factor = work.Fixed(first_row + int(r)).high_factor;
+    for (size_t v = 0; v < kVectors; ++v) {
+      const ScoreVec scale = hn::LoadU(d, keys.scales[v]);
+      const FixedIntVec dots = hn::Add(hn::ShiftLeft<8>(first[r][v]), second[r][v]);
+      const ScoreVec score = hn::Mul(hn::Mul(hn::ConvertTo(d, dots), scale), hn::Set(d, factor));
+      hn::StoreU(score, d, high + r * kTileKeys + v * kScoreLanes);
+      hn::StoreU(WithLow(factor, score, scale, third[r][v]), d,
+                 out + r * work.values.row_stride + v * kScoreLanes);
+    }
+  }
+#endif
+}
+
+// Completes the scores of a group of short rows, kVectors vectors of keys. low: as in BothTile.
+template <size_t kVectors>
+HWY_INLINE void AddLowTile(const Work<Fx16>& work, int first_row, const KeyTile<uint8_t>& keys,
+                           const uint8_t* HWY_RESTRICT low, float* HWY_RESTRICT out) {
+  constexpr size_t kRows = Size(kGroupRows);
+  const ScoreTag d;
+  std::array<int32_t, kRows> offsets;
+  for (size_t r = 0; r < kRows; ++r) offsets[r] = work.Fixed(first_row + int(r)).offset;
+  const uint8_t* vectors[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) vectors[v] = low + v * 4 * kScoreLanes;
+  const QuadRows quads = QuadsOf(work, first_row);
+  HighDots<kRows, kVectors, /*kStreams=*/false>(
+      quads.first, quads.stride, offsets, work.HeadDim(), vectors, 4 * kTileKeys, nullptr,
+      [](size_t) {},
+      [&](size_t r, size_t v, FixedIntVec dots) {
+        float* to = out + r * work.values.row_stride + v * kScoreLanes;
+        const float factor = work.Fixed(first_row + int(r)).low_factor;
+        hn::StoreU(WithLow(factor, hn::LoadU(d, to), hn::LoadU(d, keys.scales[v]), dots), d, to);
+      });
+}
+
+// The maximum of a row's first `count` scores from first_key on, and of `max`.
+HWY_INLINE float MaxScore(const float* HWY_RESTRICT scores, size_t count, float max) {
+  const ScoreTag d;
+  ScoreVec maxima = hn::Set(d, max);
+  size_t i = 0;
+  for (; i + kScoreLanes <= count; i += kScoreLanes) {
+    maxima = hn::Max(maxima, hn::LoadU(d, scores + i));
+  }
+  if (i < count) {
+    maxima = hn::Max(maxima, hn::IfThenElse(hn::FirstN(d, count - i), hn::LoadU(d, scores + i),
+                                            hn::Set(d, kLeastScore)));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, maxima));
 }
 
 // ---- Candidates
 
 // How a row treats its keys, from the sums and lower bounds of its splits.
 struct RefineRule {
-  bool is_short = false;  // the low plane is in the scores already
-  bool is_flat = false;   // every key is a candidate, and the sum is computed again
+  bool is_done = false;  // Score added the low plane's part
+  bool is_flat = false;  // every key is a candidate, and the sum is computed again
   // The weight of a key whose upper bound of the score is not above this is zero.
   float threshold = -std::numeric_limits<float>::infinity();
 };
@@ -402,7 +557,7 @@ struct RefineRule {
 HWY_INLINE RefineRule RefineRuleOf(const Work<Fx16>& work, int row, const ReweightPower& power) {
   const ItemValues& values = work.values;
   const int num_keys = work.item.NumKeys(row);
-  if (num_keys <= kShortRowKeys) return {.is_short = true};
+  if (num_keys <= kShortRowKeys) return {.is_done = true};
   float lower = kLeastScore;
   double sum = 0;
   for (int split = 0; split < work.item.NumSplits(); ++split) {
@@ -445,10 +600,10 @@ struct Candidates {
   float scales[kCapacity];
 };
 
-// Lists the candidates among the first `count` keys of a chunk. Of the row's scores only theirs
-// stay above kLeastScore.
+// Lists the candidates among the first `count` keys of a chunk.
 HWY_INLINE void ListCandidates(const FixedRow& row, const ChunkKeys& chunk, size_t count,
-                               float threshold, float* HWY_RESTRICT scores, Candidates& list) {
+                               float threshold, const float* HWY_RESTRICT scores,
+                               Candidates& list) {
   const ScoreTag d;
   const FixedIntTag d_int;
   const ScoreVec least = hn::Set(d, threshold);
@@ -461,7 +616,6 @@ HWY_INLINE void ListCandidates(const FixedRow& row, const ChunkKeys& chunk, size
     const ScoreVec scale = hn::LoadU(d, chunk.Scale(i));
     auto is_candidate = hn::Gt(hn::Add(score, hn::Mul(scale, bound)), least);
     if (i + kScoreLanes > count) is_candidate = hn::And(is_candidate, hn::FirstN(d, count - i));
-    hn::StoreU(hn::IfThenElse(is_candidate, score, hn::Set(d, kLeastScore)), d, scores + i);
     if constexpr (kHasCompress) {
       const auto is_candidate_int = hn::RebindMask(d_int, is_candidate);
       hn::StoreU(hn::Compress(lanes, is_candidate_int), d_int, list.keys + num_kept);
@@ -479,31 +633,35 @@ HWY_INLINE void ListCandidates(const FixedRow& row, const ChunkKeys& chunk, size
     }
   }
   list.count = num_kept;
+  // The last batch of keys is whole: the first key of the chunk stands for the missing ones.
+  hn::StoreU(hn::Zero(d_int), d_int, list.keys + num_kept);
 }
 
-// Adds the low plane's part to the scores of the candidates. Returns their maximum, or `max` if
-// that is larger.
-HWY_INLINE float RefineList(const Work<Fx16>& work, int row, const ChunkKeys& chunk,
-                            const Candidates& list, float* HWY_RESTRICT scores, float max) {
+// Writes the candidates of a row in the chunk, in order: their scores from both planes to the front
+// of the chunk's scores, and their keys. Returns the maximum of these scores and `max`.
+HWY_INLINE float RefineList(const Work<Fx16>& work, int row, int chunk, const ChunkKeys& chunk_keys,
+                            const Candidates& list, float max) {
   const ScoreTag d;
+  const FixedIntTag d_int;
+  const hn::Rebind<uint8_t, FixedIntTag> d_key;
   const FixedRow& fixed = work.Fixed(row);
   const int8_t* q = work.FixedQuery(row);
+  float* HWY_RESTRICT scores = work.values.Scores(row) + chunk;
+  uint8_t* HWY_RESTRICT keys = work.values.CandidateKeys(row) + chunk;
+  work.values.NumCandidates(row, chunk) = int32_t(list.count);
   ScoreVec maxima = hn::Set(d, max);
   for (size_t i = 0; i < list.count; i += kLowBatch) {
-    const size_t in_batch = std::min(kLowBatch, list.count - i);
-    const uint8_t* low[kLowBatch];
-    std::fill_n(low, kLowBatch, chunk.Low(list.keys[i]));
-    for (size_t lane = 1; lane < in_batch; ++lane) low[lane] = chunk.Low(list.keys[i + lane]);
-    const FixedIntVec dots = LowDots(q, low, chunk.head_dim, fixed.offset);
-    const ScoreVec refined =
-        WithLow(fixed, hn::LoadU(d, list.scores + i), hn::LoadU(d, list.scales + i), dots);
-    HWY_ALIGN float lanes[kLowBatch];
-    hn::Store(refined, d, lanes);
-    for (size_t lane = 0; lane < in_batch; ++lane) scores[list.keys[i + lane]] = lanes[lane];
+    const int32_t* batch = list.keys + i;
+    const auto low = [&](size_t lane) { return chunk_keys.Low(batch[lane]); };
+    const FixedIntVec dots = LowDots<false>(fixed, q, low, chunk_keys.head_dim);
+    const ScoreVec refined = WithLow(fixed.high_factor, hn::LoadU(d, list.scores + i),
+                                     hn::LoadU(d, list.scales + i), dots);
+    hn::StoreU(refined, d, scores + i);
+    hn::StoreU(hn::DemoteTo(d_key, hn::LoadU(d_int, batch)), d_key, keys + i);
     const ScoreVec others = hn::Set(d, kLeastScore);
-    maxima = hn::Max(maxima, in_batch == kLowBatch
+    maxima = hn::Max(maxima, i + kLowBatch <= list.count
                                  ? refined
-                                 : hn::IfThenElse(hn::FirstN(d, in_batch), refined, others));
+                                 : hn::IfThenElse(hn::FirstN(d, list.count - i), refined, others));
   }
   return hn::GetLane(hn::MaxOfLanes(d, maxima));
 }
@@ -516,10 +674,15 @@ void Refine(const Work<Fx16>& work, int split, const ReweightPower& power) {
   const AttentionItem& item = work.item;
   const ItemValues& values = work.values;
   RefineRule rules[kBlockRows];
+  bool is_done = true;
   for (int row = 0; row < item.num_rows; ++row) {
-    rules[row] = RefineRuleOf(work, row, power);
+    rules[row].is_done = HasBothPlanes(item, row);
+    if (!rules[row].is_done) rules[row] = RefineRuleOf(work, row, power);
+    if (rules[row].is_done) continue;
+    is_done = false;
     values.refined_max[values.AtSplit(row, split)] = kLeastScore;
   }
+  if (is_done) return;
   const int first = split * kSplitKeys;
   const int end = std::min(item.MaxKeys(), first + kSplitKeys);
   const auto list = [&](int row, int chunk, const ChunkKeys& keys, Candidates& candidates) {
@@ -529,14 +692,14 @@ void Refine(const Work<Fx16>& work, int split, const ReweightPower& power) {
   };
   const auto refine = [&](int row, int chunk, const ChunkKeys& keys, const Candidates& candidates) {
     float& max = values.refined_max[values.AtSplit(row, split)];
-    max = RefineList(work, row, keys, candidates, values.Scores(row) + chunk, max);
+    max = RefineList(work, row, chunk, keys, candidates, max);
   };
   if (!item.is_decode) {
     Candidates candidates;
     for (int chunk = first; chunk < end; chunk += kChunkKeys) {
       const ChunkKeys keys(work, chunk);
       for (int row = 0; row < item.num_rows; ++row) {
-        if (rules[row].is_short) continue;
+        if (rules[row].is_done) continue;
         list(row, chunk, keys, candidates);
         refine(row, chunk, keys, candidates);
       }
@@ -545,7 +708,7 @@ void Refine(const Work<Fx16>& work, int split, const ReweightPower& power) {
   }
   Candidates lists[kChunksAhead + 1];
   for (int row = 0; row < item.num_rows; ++row) {
-    if (rules[row].is_short) continue;
+    if (rules[row].is_done) continue;
     for (int chunk = first; chunk < end + kChunksAhead * kChunkKeys; chunk += kChunkKeys) {
       const int idx = (chunk - first) / kChunkKeys;
       if (chunk < end) {
@@ -579,12 +742,10 @@ HWY_INLINE void FixedExactDots(const Work<Fx16>& work, int row, int key, double*
       quads.first, quads.stride, {fixed.offset}, work.HeadDim(), vectors, work.kv.KeyStride(),
       nullptr, [](size_t) {}, store);
   for (int i = 0; i < kExactKeys; i += int(kLowBatch)) {
-    const uint8_t* low[kLowBatch];
-    for (size_t lane = 0; lane < kLowBatch; ++lane) {
-      low[lane] = work.kv.LowKey(key + i) + lane * work.HeadDim();
-    }
+    const uint8_t* first = work.kv.LowKey(key + i);
+    const auto low = [&](size_t lane) { return first + lane * work.HeadDim(); };
     HWY_ALIGN int32_t low_dots[kLowBatch];
-    hn::Store(LowDots(work.FixedQuery(row), low, work.HeadDim(), fixed.offset), FixedIntTag(),
+    hn::Store(LowDots<true>(fixed, work.FixedQuery(row), low, work.HeadDim()), FixedIntTag(),
               low_dots);
     for (size_t lane = 0; lane < kLowBatch; ++lane) {
       const size_t at = size_t(i) + lane;

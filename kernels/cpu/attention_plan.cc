@@ -41,17 +41,20 @@ int64_t Cost(const AttentionItem& item) {
 
 }  // namespace
 
-size_t ItemValues::NumFloats(const AttentionItem& item, int head_dim) {
+size_t ItemValues::NumFloats(const AttentionItem& item, const KvLayout& layout) {
   const size_t rows = size_t(item.PaddedRows());
   const size_t num_stats = RoundUp(rows * size_t(item.NumSplits()), kVectorFloats);
-  const size_t padded_dim = RoundUp(size_t(head_dim), kVectorFloats);
+  const size_t padded_dim = RoundUp(size_t(layout.head_dim), kVectorFloats);
+  const size_t row_stride = RowStride(item);
+  size_t row_floats = row_stride;
+  if (layout.dtype == DType::kFx16) row_floats += row_stride / 4 + row_stride / kChunkKeys;
   return num_stats * (3 * (sizeof(double) / sizeof(float)) + 2 + padded_dim) +
-         rows * RowStride(item);
+         RoundUp(rows * row_floats, kVectorFloats);
 }
 
-ItemValues::ItemValues(const AttentionItem& item, int head_dim, float* scratch)
+ItemValues::ItemValues(const AttentionItem& item, const KvLayout& layout, float* scratch)
     : row_stride(RowStride(item)),
-      padded_dim(RoundUp(size_t(head_dim), kVectorFloats)),
+      padded_dim(RoundUp(size_t(layout.head_dim), kVectorFloats)),
       padded_rows(item.PaddedRows()) {
   const size_t num_stats = RoundUp(size_t(padded_rows) * size_t(item.NumSplits()), kVectorFloats);
   sum = reinterpret_cast<double*>(scratch);
@@ -61,6 +64,10 @@ ItemValues::ItemValues(const AttentionItem& item, int head_dim, float* scratch)
   refined_max = max + num_stats;
   scores = refined_max + num_stats;
   partial = scores + size_t(padded_rows) * row_stride;
+  if (layout.dtype != DType::kFx16) return;
+  num_candidates = reinterpret_cast<int32_t*>(partial + num_stats * padded_dim);
+  candidate_keys =
+      reinterpret_cast<uint8_t*>(num_candidates + size_t(padded_rows) * (row_stride / kChunkKeys));
 }
 
 void PlanAttention(const AttentionArgs& args, int num_threads, AttentionPlan* plan) {
@@ -111,7 +118,7 @@ void PlanAttention(const AttentionArgs& args, int num_threads, AttentionPlan* pl
       continue;
     }
     item.shared_idx = plan->num_shared_floats;
-    plan->num_shared_floats += ItemValues::NumFloats(item, args.kv.layout.head_dim);
+    plan->num_shared_floats += ItemValues::NumFloats(item, args.kv.layout);
     plan->shared_items.push_back(item_idx);
     for (int split = 0; split < item.NumSplits(); ++split) {
       plan->split_tasks.push_back({.item_idx = item_idx, .split = split});

@@ -78,16 +78,23 @@ struct AttentionPlan {
 
 // The intermediate values of one item, in scratch memory.
 struct ItemValues {
-  ItemValues(const AttentionItem& item, int head_dim, float* scratch);
+  ItemValues(const AttentionItem& item, const KvLayout& layout, float* scratch);
 
   // Floats of scratch that an item needs.
-  static size_t NumFloats(const AttentionItem& item, int head_dim);
+  static size_t NumFloats(const AttentionItem& item, const KvLayout& layout);
 
   float* Scores(int row) const { return scores + size_t(row) * row_stride; }
   size_t AtSplit(int row, int split) const {
     return size_t(split) * size_t(padded_rows) + size_t(row);
   }
   float* Partial(int row, int split) const { return partial + AtSplit(row, split) * padded_dim; }
+  // fx16: the candidates' keys in a row, counted from the first key of their chunk. Those of a chunk
+  // begin at its first key.
+  uint8_t* CandidateKeys(int row) const { return candidate_keys + size_t(row) * row_stride; }
+  // fx16: the number of candidates in a row and the chunk that begins at key `chunk`.
+  int32_t& NumCandidates(int row, int chunk) const {
+    return num_candidates[size_t(row) * (row_stride / kChunkKeys) + size_t(chunk / kChunkKeys)];
+  }
 
   size_t row_stride = 0;  // floats
   size_t padded_dim = 0;
@@ -98,7 +105,9 @@ struct ItemValues {
   float* max = nullptr;          // [split][row] of phi; of scores if phi is e^s or fx16
   float* refined_max = nullptr;  // [split][row] fx16: of the candidates' scores; max: lower bounds
   float* scores = nullptr;       // [row][row_stride]: Score writes phi, Weigh replaces it by u^p
-  float* partial = nullptr;      // [split][row][padded_dim] sums of u^p v
+  uint8_t* candidate_keys = nullptr;  // fx16 [row][row_stride]
+  int32_t* num_candidates = nullptr;  // fx16 [row][chunk]
+  float* partial = nullptr;           // [split][row][padded_dim] sums of u^p v
 };
 
 // Requires  num_threads >= 1

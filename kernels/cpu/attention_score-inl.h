@@ -178,11 +178,48 @@ void DotBlockGroup(const Work<T>& work, int first_row, int first_key, const KeyT
   }
 }
 
+// Fx16: the scores from both planes, and their high parts to `high` (BothTile).
+HWY_INLINE void BothBlockGroup(const Work<Fx16>& work, int first_row, int first_key,
+                               const KeyTile<uint8_t>& tile, const uint8_t* low, float* high) {
+  constexpr size_t kVectors = kFixedVectors<Size(kGroupRows)>;
+  for (size_t v = 0; v < kTileVectors; v += kVectors) {
+    BothTile<kVectors>(
+        work, first_row,
+        {.vectors = tile.vectors + v, .stride = tile.stride, .scales = tile.scales + v},
+        low + v * 4 * kScoreLanes, high + v * kScoreLanes,
+        work.values.Scores(first_row) + first_key + v * kScoreLanes);
+  }
+}
+
+// Fx16: completes the scores of a group of short rows.
+HWY_INLINE void CompleteBlockGroup(const Work<Fx16>& work, int first_row, int first_key,
+                                   const KeyTile<uint8_t>& tile, const uint8_t* low) {
+  constexpr size_t kVectors = kFixedVectors<Size(kGroupRows)>;
+  for (size_t v = 0; v < kTileVectors; v += kVectors) {
+    AddLowTile<kVectors>(
+        work, first_row,
+        {.vectors = tile.vectors + v, .stride = tile.stride, .scales = tile.scales + v},
+        low + v * 4 * kScoreLanes, work.values.Scores(first_row) + first_key + v * kScoreLanes);
+  }
+}
+
+// Fx16: prefetches a group's part of the low plane of the tile from first_key on.
+HWY_INLINE void PrefetchLow(const Work<Fx16>& work, int first_key, int row) {
+  const int step = int(kTileKeys) * kGroupRows / work.item.PaddedRows();
+  const int begin = first_key + row / kGroupRows * step;
+  const int end = std::min(work.item.MaxKeys(), begin + step);
+  for (int key = begin; key < end; ++key) {
+    const uint8_t* low = work.kv.LowKey(key);
+    for (size_t at = 0; at < work.HeadDim(); at += 64) hwy::Prefetch(low + at);
+  }
+}
+
 // Writes the dot products of all rows of the item with the tile's keys to scores + first_key, and
 // prefetches the next tile. Calls done(row) when the group of rows from `row` on has them: they are
-// in L1 then.
+// in L1 then. high: Fx16 groups with both planes (BothTile).
 template <typename T, class Done>
-void ScoreBlockTile(const Work<T>& work, int first_key, const Done& done) {
+void ScoreBlockTile(const Work<T>& work, int first_key, [[maybe_unused]] float* high,
+                    const Done& done) {
   [[maybe_unused]] const ScoreTag d;
   const size_t head_dim = work.HeadDim();
   const size_t stride = work.kv.KeyStride();
@@ -200,16 +237,35 @@ void ScoreBlockTile(const Work<T>& work, int first_key, const Done& done) {
       }
     }
   }
+  [[maybe_unused]] auto* low = reinterpret_cast<uint8_t*>(work.task.tile);
+  if constexpr (kIsFixed<T>) {
+    if (TilesLow(work.item)) TransposeLow(work, first_key, low);
+  }
   const float* const* tile_scales = kKeysHaveScales<T> ? scales : nullptr;
   const size_t num_groups = Size(work.item.PaddedRows() / kGroupRows);
   for (int row = 0; row < work.item.PaddedRows(); row += kGroupRows) {
     PrefetchTile<T>(Size(row / kGroupRows), num_groups, head_dim, ahead, stride);
+    if constexpr (kIsFixed<T>) {
+      if (TilesLow(work.item)) PrefetchLow(work, first_key + int(kTileKeys), row);
+      if (HasBothPlanes(work.item, row)) {
+        BothBlockGroup(work, row, first_key,
+                       {.vectors = vectors, .stride = stride, .scales = scales}, low, high);
+        done(row);
+        continue;
+      }
+    }
     if constexpr (kWidensTile<T>) {
       DotBlockGroup(work, row, first_key,
                     KeyTile<float>{.vectors = wide, .stride = kTileKeys, .scales = tile_scales});
     } else {
       DotBlockGroup(work, row, first_key,
                     KeyTile<KeyOf<T>>{.vectors = vectors, .stride = stride, .scales = tile_scales});
+    }
+    if constexpr (kIsFixed<T>) {
+      if (CompletesTile(work.item, row)) {
+        CompleteBlockGroup(work, row, first_key,
+                           {.vectors = vectors, .stride = stride, .scales = scales}, low);
+      }
     }
     done(row);
   }
@@ -248,7 +304,7 @@ template <typename T>
 HWY_INLINE void ApplyStage(const Work<T>& work, StageOne stage, int row, int first_key,
                            size_t first_vector, size_t count, size_t capacity, ChunkStats& stats) {
   if constexpr (kIsFixed<T>) {
-    AddFixed(work, row, first_key, first_vector, count, stats);
+    AddFixed(work, row, work.values.Scores(row) + first_key, first_key, first_vector, count, stats);
   } else {
     ApplyPhi(stage, work.values.Scores(row) + first_key, first_vector, count, capacity, stats);
   }
@@ -258,7 +314,9 @@ HWY_INLINE void ApplyStage(const Work<T>& work, StageOne stage, int row, int fir
 template <typename T>
 HWY_INLINE void CompleteShort(const Work<T>& work, int row, int first_key, int count) {
   if constexpr (kIsFixed<T>) {
-    if (work.item.NumKeys(row) <= kShortRowKeys) AddLow(work, row, first_key, count);
+    if (work.item.NumKeys(row) <= kShortRowKeys && !CompletesTile(work.item, row)) {
+      AddLow(work, row, first_key, count);
+    }
   }
 }
 
@@ -330,11 +388,21 @@ void ScoreBlock(const Work<T>& work, int split) {
     ChunkStats stats[kBlockRows];
     for (int row = 0; row < item.num_rows; ++row) stats[row].Reset(stages[row].Least());
     const int chunk_end = std::min(end, chunk + kChunkKeys);
+    HWY_ALIGN float high[kIsFixed<T> ? Size(kGroupRows) * kTileKeys : 1];
     for (int key = chunk; key < chunk_end; key += int(kTileKeys)) {
-      ScoreBlockTile(work, key, [&](int group) {
+      ScoreBlockTile(work, key, high, [&](int group) {
         const int group_end = std::min(group + kGroupRows, item.num_rows);
         for (int row = group; row < group_end; ++row) {
           const int count = std::clamp(item.NumKeys(row) - key, 0, int(kTileKeys));
+          if constexpr (kIsFixed<T>) {
+            if (HasBothPlanes(item, row)) {
+              AddFixed(work, row, high + Size(row - group) * kTileKeys, key, 0, Size(count),
+                       stats[row]);
+              float& max = work.values.refined_max[work.values.AtSplit(row, split)];
+              max = MaxScore(work.values.Scores(row) + key, Size(count), max);
+              continue;
+            }
+          }
           CompleteShort(work, row, key, count);
           ApplyDistance(work, row, key, count);
           ApplyStage(work, stages[row], row, key, 0, Size(count), kTileKeys, stats[row]);
@@ -353,7 +421,8 @@ template <typename T>
 void Score(const Work<T>& work, int split) {
   for (int row = 0; row < work.item.num_rows; ++row) {
     work.values.sum[work.values.AtSplit(row, split)] = 0;
-    work.values.max[work.values.AtSplit(row, split)] = std::numeric_limits<float>::lowest();
+    work.values.max[work.values.AtSplit(row, split)] = kLeastScore;
+    work.values.refined_max[work.values.AtSplit(row, split)] = kLeastScore;
   }
   if (work.item.is_decode) {
     ScoreDecode(work, split);

@@ -74,9 +74,18 @@ ChunkValues<ValueOf<T>> FindChunk(const Work<T>& work, int chunk) {
 // Requires  `keys` holds a chunk and one vector more
 template <typename T>
 Survivors FindSurvivors(const Work<T>& work, int row, int chunk, int32_t* keys) {
-  const int count = std::clamp(work.item.NumKeys(row) - chunk, 0, kChunkKeys);
+  int count = std::clamp(work.item.NumKeys(row) - chunk, 0, kChunkKeys);
   const RowWeighting& weighting = work.weightings[row];
   float* scores = work.values.Scores(row) + chunk;
+  const uint8_t* candidates = nullptr;
+  if constexpr (kIsFixed<T>) {
+    // Of a flat row all keys are.
+    if (work.item.NumKeys(row) > kShortRowKeys && !HasBothPlanes(work.item, row) &&
+        weighting.rule == WeightRule::kReweightSoftplus) {
+      count = work.values.NumCandidates(row, chunk);
+      candidates = work.values.CandidateKeys(row) + chunk;
+    }
+  }
   if (weighting.rule == WeightRule::kRatio) {
     double phi[kChunkKeys];
     ExactChunk(work, row, chunk, count, phi);
@@ -87,7 +96,7 @@ Survivors FindSurvivors(const Work<T>& work, int row, int chunk, int32_t* keys) 
   }
   return {.keys = keys,
           .weights = scores,
-          .count = KeepSurvivors(weighting.threshold, scores, Size(count), keys)};
+          .count = KeepSurvivors(weighting.threshold, scores, Size(count), candidates, keys)};
 }
 
 template <typename T>

@@ -29,14 +29,15 @@ struct FixedRow {
   static constexpr size_t kHeadFloats = kVectorFloats;
   static constexpr size_t kPadDims = 64;
   static size_t NumFloats(size_t head_dim) {
-    return kHeadFloats + (head_dim + kPadDims - 1) / kPadDims * kPadDims / 2;
+    return kHeadFloats + (head_dim + kPadDims - 1) / kPadDims * kPadDims;
   }
 
-  float high_factor;  // score = float(<q, high>) * scale of the key * this
-  float low_factor;   // high_factor / 256: for <q, low>
-  float bound;        // |score - its high part| <= scale of the key * this
-  int32_t offset;     // -128 times the sum of q: planes are stored 128 larger
-  float q_scale;      // of the integers of q
+  float high_factor;   // score = float(<q, high> + <q's high bytes, low>) * scale of the key * this
+  float low_factor;    // high_factor / 256: for <q, low>
+  float bound;         // |score - its high part| <= scale of the key * this
+  int32_t offset;      // -128 times the sum of q: planes are stored 128 larger
+  int32_t low_offset;  // the same of q's high bytes
+  float q_scale;       // of the integers of q
 };
 
 // A thread's private scratch for one task.
@@ -95,7 +96,7 @@ struct Work {
   // The first key of the first chunk that a row of the item attends to: 0 without a window.
   int FirstChunk() const { return args.spec.FirstKey(item.NumKeys(0)) / kChunkKeys * kChunkKeys; }
   const FixedRow& Fixed(int row) const { return *reinterpret_cast<const FixedRow*>(FixedAt(row)); }
-  // q of a row, [head_dim] padded with zeros (attention_fixed-inl.h).
+  // q of a row, twice [head_dim] padded with zeros (attention_fixed-inl.h).
   const int8_t* FixedQuery(int row) const {
     return reinterpret_cast<const int8_t*>(FixedAt(row) + FixedRow::kHeadFloats);
   }

@@ -78,41 +78,48 @@ AttentionRow StageTwoRow(const Row& a, double p) {
 // A row over keys in two planes (fx16): <q, k_j> with q in 16-bit fixed point.
 struct FixedDots {
   Row exact;  // from both planes
+  Row both;   // from both planes, the low one times q's high byte alone
   Row high;   // from the high plane alone
-  Row bound;  // |exact - high| is at most this
+  Row bound;  // |both - high| is at most this
 };
 
 FixedDots DotsOf(const KvHeadView& head, int num_keys, const float* q) {
   const size_t head_dim = size_t(head.kv.layout.head_dim);
   std::vector<int16_t> fixed(head_dim);
   const double q_scale = double{QuantizeFixed({q, head_dim}, fixed.data())};
+  std::vector<int64_t> q_high;  // x = 256 q_high + a rest in [-128, 127]
   double norm = 0;
-  for (const int16_t x : fixed) norm += std::fabs(double(x));
+  for (const int16_t x : fixed) {
+    q_high.push_back((x + 128) >> 8);
+    norm += std::fabs(double(q_high.back()));
+  }
   FixedDots dots;
   for (int j = 0; j < num_keys; ++j) {
     const KvRow key = KeyRow(head.kv, head.Block(j), head.Slot(j));
-    int64_t high = 0, low = 0;
+    int64_t high = 0, low = 0, high_low = 0;
     for (size_t dim = 0; dim < head_dim; ++dim) {
       high += int64_t{fixed[dim]} * key.LoadHigh(int(dim));
       low += int64_t{fixed[dim]} * key.LoadLow(int(dim));
+      high_low += q_high[dim] * key.LoadLow(int(dim));
     }
     const double scale = q_scale * double{*key.scale};
     dots.exact.push_back(scale * double(256 * high + low));
+    dots.both.push_back(scale * 256 * double(high + high_low));
     dots.high.push_back(scale * 256 * double(high));
-    dots.bound.push_back(scale * 128 * norm);
+    dots.bound.push_back(scale * 256 * 128 * norm);
   }
   return dots;
 }
 
 // The weights of a row over fx16 keys, of kind lssar:
-//   short rows (N <= kShortRowKeys)   from both planes
+//   short rows (N <= kShortRowKeys)   from both planes, all of q
 //   S                 = sum of softplus of the high plane's scores
 //   x_low             = x of the largest lower bound of a score; below FlatPeak, the row is flat:
-//                       from both planes throughout, its sum too
+//                       as a short row, its sum too
 //   candidates        keys whose upper bound u = x / x_low has a u^p that is not negligible
-//   x_j               = max(0, N softplus(s_j) / S - 1), s_j from both planes, of candidates;
-//                       0 for the other keys
-// Keys with x_j = 0 are counted with s_j from both planes, candidates or not.
+//   x_j               = max(0, N softplus(s_j) / S - 1), s_j from both planes, the low one times
+//                       q's high byte, of candidates; 0 for the other keys
+// Keys with x_j = 0 are counted with that s_j, candidates or not.
 AttentionRow FixedRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys,
                       const float* q) {
   LSSAR_CHECK(CheckKvType(spec, DType::kFx16).ok());
@@ -135,11 +142,11 @@ AttentionRow FixedRow(const AttentionSpec& spec, const KvHeadView& head, int num
   const double least = x_low * std::pow(double{kNegligibleWeight}, 1 / spec.p);
   Row a(dots.high.size());
   for (size_t j = 0; j < a.size(); ++j) {
-    if (x_of(dots.high[j] + dots.bound[j]) > least) a[j] = PhiOf(phi, scale * dots.exact[j]) / sum;
+    if (x_of(dots.high[j] + dots.bound[j]) > least) a[j] = PhiOf(phi, scale * dots.both[j]) / sum;
   }
   AttentionRow row = StageTwoRow(a, spec.p);
   row.num_zero =
-      int(std::ranges::count_if(dots.exact, [&](double dot) { return !(x_of(dot) > 0); }));
+      int(std::ranges::count_if(dots.both, [&](double dot) { return !(x_of(dot) > 0); }));
   return row;
 }
 

@@ -202,9 +202,9 @@ void KeyUsage::Release() {
   --num_running_;
 }
 
-void KeyUsage::CountTokens(int64_t num_tokens, Clock::time_point now) {
+void KeyUsage::CountTokens(int64_t num_tokens, int64_t num_unreserved, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
-  tokens_.Take(num_tokens, now);
+  if (num_unreserved > 0) tokens_.Take(num_unreserved, now);
   counts_.num_tokens += num_tokens;
 }
 

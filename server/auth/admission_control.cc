@@ -45,9 +45,8 @@ absl::StatusOr<RequestLease> AdmissionTicket::AddRequest(int num_sequences, int 
 void AdmissionTicket::CountTokens(int64_t num_tokens) {
   if (key_ == nullptr) return;
   num_used_tokens_ += num_tokens;
-  const int64_t over = num_used_tokens_ - num_reserved_tokens_;
-  if (over <= 0) return;
-  key_->CountTokens(over, Clock::now());
+  const int64_t over = std::max<int64_t>(0, num_used_tokens_ - num_reserved_tokens_);
+  key_->CountTokens(num_tokens, over, Clock::now());
   num_reserved_tokens_ += over;
 }
 

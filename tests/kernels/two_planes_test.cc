@@ -230,28 +230,31 @@ TEST(TwoPlanesCandidatesTest, NoneIsMissing) {
         const double q_scale = double{
             QuantizeFixed({&s.q[size_t(row) * s.RowFloats() + size_t(head) * kDim], kDim}, q)};
         const double scale = ScaleOf(spec, kDim, row + 1);
-        double high_sum = 0, sum = 0, largest = 0, low_peak = 0;
-        std::vector<double> phi;
+        double high_sum = 0, sum = 0, low_peak = 0;
+        std::vector<double> exact, both;  // phi from all of q, and with q's high byte
         double norm = 0;
-        for (const int16_t x : q) norm += std::abs(double(x));
+        for (const int16_t x : q) norm += std::abs(double((x + 128) >> 8));
         for (int j = 0; j <= row; ++j) {
           const KvRow key = const_cast<PagedKv*>(kv)->Key(0, j, head);
-          int64_t high = 0, low = 0;
+          int64_t high = 0, low = 0, high_low = 0;
           for (int dim = 0; dim < kDim; ++dim) {
             high += int64_t{q[dim]} * key.LoadHigh(dim);
             low += int64_t{q[dim]} * key.LoadLow(dim);
+            high_low += int64_t{(q[dim] + 128) >> 8} * key.LoadLow(dim);
           }
           const double unit = scale * q_scale * double{*key.scale};
           high_sum += PhiOf(Phi::kSoftplus, unit * 256 * double(high));
-          phi.push_back(PhiOf(Phi::kSoftplus, unit * double(256 * high + low)));
-          sum += phi.back();
-          largest = std::max(largest, phi.back());
+          exact.push_back(PhiOf(Phi::kSoftplus, unit * double(256 * high + low)));
+          both.push_back(PhiOf(Phi::kSoftplus, unit * 256 * double(high + high_low)));
+          sum += exact.back();
           low_peak =
-              std::max(low_peak, PhiOf(Phi::kSoftplus, unit * (256 * double(high) - 128 * norm)));
+              std::max(low_peak, PhiOf(Phi::kSoftplus, unit * 256 * (double(high) - 128 * norm)));
         }
         const double num_keys = row + 1;
         const double x_low = num_keys * low_peak / high_sum - 1;
         const bool is_flat = x_low < double{FlatPeak(p)};
+        const std::vector<double>& phi = is_flat ? exact : both;
+        const double largest = *std::ranges::max_element(phi);
         const double gain = num_keys / (is_flat ? sum : high_sum);
         const double peak = gain * largest - 1;
         for (const double phi_j : phi) {

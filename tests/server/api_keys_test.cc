@@ -180,7 +180,7 @@ TEST_F(KeyFileTest, CallsRefusalsAndTokensAreCountedByKey) {
   EXPECT_TRUE((*control)->Counts().empty());
   EXPECT_TRUE((*alice)->Acquire(Clock::now()).ok());
   EXPECT_FALSE((*alice)->Acquire(Clock::now()).ok());
-  (*alice)->CountTokens(70, Clock::now());
+  (*alice)->CountTokens(70, 70, Clock::now());
   (*alice)->CountRefusal();
   const auto counts = (*control)->Counts();
   ASSERT_EQ(counts.size(), 1u);
@@ -316,7 +316,7 @@ TEST(KeyUsageTest, TokenDebtRefillsFirst) {
   KeyUsage usage("alice");
   usage.SetLimits({.tokens_per_minute = 600});
   EXPECT_TRUE(usage.Acquire(kStart).ok());
-  usage.CountTokens(900, kStart);  // 300 over: 30 s, plus 100 ms for one token
+  usage.CountTokens(900, 900, kStart);  // 300 over: 30 s, plus 100 ms for one token
   EXPECT_THAT(std::string(usage.Acquire(kStart).message()), HasSubstr("tokens-per-minute = 600"));
   EXPECT_FALSE(usage.Acquire(kStart + seconds(30)).ok());
   EXPECT_TRUE(usage.Acquire(kStart + seconds(31)).ok());

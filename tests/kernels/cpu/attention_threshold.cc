@@ -48,7 +48,7 @@ void SurvivorsOfTarget(float threshold, std::span<const float> scores, std::vect
   std::fill_n(chunk, kChunkKeys, std::numeric_limits<float>::infinity());
   std::copy(scores.begin(), scores.end(), chunk);
   keys->resize(size_t{kChunkKeys} + kVectorFloats);
-  keys->resize(KeepSurvivors(threshold, chunk, scores.size(), keys->data()));
+  keys->resize(KeepSurvivors(threshold, chunk, scores.size(), nullptr, keys->data()));
 }
 
 }  // namespace
