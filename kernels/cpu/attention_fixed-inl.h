@@ -292,8 +292,8 @@ HWY_INLINE FixedIntVec SumEach(const FixedIntVec* vectors) {
 }
 #endif
 
-// <q, low> of kLowBatch keys, or, unless kWhole, the dot products of q's high bytes. low(i): the low
-// plane of key i.
+// <q, low> of kLowBatch keys, or, unless kWhole, the dot products of q's high bytes. low(i): the
+// low plane of key i.
 // Shapes  q as FixedQuery; low(i) [head_dim]
 template <bool kWhole, class Low>
 HWY_INLINE FixedIntVec LowDots(const FixedRow& row, const int8_t* HWY_RESTRICT q, const Low& low,
@@ -402,7 +402,7 @@ HWY_INLINE bool CompletesTile(const AttentionItem& item, int row) {
          item.NumKeys(row / kGroupRows * kGroupRows + kGroupRows - 1) <= kShortRowKeys;
 }
 
-// Writes the low plane of a tile's keys in the order of a high plane, [dim / 4][kTileKeys][dim % 4].
+// Writes a tile's low plane in the order of a high plane, [dim / 4][kTileKeys][dim % 4].
 // Vectors of keys past the last key repeat the last vector.
 void TransposeLow([[maybe_unused]] const Work<Fx16>& work, [[maybe_unused]] int first_key,
                   [[maybe_unused]] uint8_t* tile) {

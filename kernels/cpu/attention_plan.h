@@ -88,8 +88,8 @@ struct ItemValues {
     return size_t(split) * size_t(padded_rows) + size_t(row);
   }
   float* Partial(int row, int split) const { return partial + AtSplit(row, split) * padded_dim; }
-  // fx16: the candidates' keys in a row, counted from the first key of their chunk. Those of a chunk
-  // begin at its first key.
+  // fx16: the candidates' keys in a row, counted from the first key of their chunk. Those of a
+  // chunk begin at its first key.
   uint8_t* CandidateKeys(int row) const { return candidate_keys + size_t(row) * row_stride; }
   // fx16: the number of candidates in a row and the chunk that begins at key `chunk`.
   int32_t& NumCandidates(int row, int chunk) const {

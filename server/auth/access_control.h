@@ -107,8 +107,8 @@ class KeyUsage : public std::enable_shared_from_this<KeyUsage> {
   //         tokens-per-minute, which never fit
   absl::Status ReserveTokens(int64_t num_tokens, Clock::time_point now);
   void RefundTokens(int64_t num_tokens);
-  // Counts tokens, and charges those of them that were not reserved. A running call is never stopped
-  // for its tokens; the next call waits until the debt has refilled.
+  // Counts tokens, and charges those of them that were not reserved. A running call is never
+  // stopped for its tokens; the next call waits until the debt has refilled.
   void CountTokens(int64_t num_tokens, int64_t num_unreserved, Clock::time_point now);
 
  private:
