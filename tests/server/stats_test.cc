@@ -200,7 +200,7 @@ TEST(StatsTest, EveryCallReturnsItsIds) {
   context.AddMetadata("x-request-id", "no good");
   v1::GetInfoReply reply;
   ASSERT_TRUE(server.Stub().GetInfo(&context, {}, &reply).ok());
-  EXPECT_THAT(TrailerOf(context, "x-request-id"), MatchesRegex("[0-9a-f]{12}-[0-9]+"));
+  EXPECT_THAT(TrailerOf(context, "x-request-id"), MatchesRegex("[0-9a-f]{24}"));
   EXPECT_THAT(TrailerOf(context, "traceparent"), MatchesRegex("00-[0-9a-f]{32}-[0-9a-f]{16}-00"));
 }
 
