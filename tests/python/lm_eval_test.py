@@ -207,8 +207,7 @@ class HttpEqualsGrpcTest(unittest.TestCase):
                      line.split()[line.split().index('--model_args') + 1]
                      for line in info.splitlines() if '--model_args' in line}
         native, http = arguments['lssar'], arguments['local-completions']
-        self.assertIn('http://127.0.0.1:8080/', http)  # where a server listens by default
-        http = http.replace('127.0.0.1:8080', server.http_address)
+        self.assertIn(f'http://{server.http_address}/', http)
         tasks = [f'equal_{kind}' for kind in self.NUM_ROWS]
         runs = [{'tasks': tasks, 'model': 'lssar', 'model_args': native},
                 {'tasks': tasks, 'model': 'local-completions', 'model_args': http}]

@@ -409,7 +409,8 @@ class AttentionReplies:
         self.attention.statistics.extend(map(_head_statistics, reply.statistics.heads))
         self.attention.rows.extend(
             types.RowAttention(row.layer, row.head, row.row, row.num_nonzero, row.entropy,
-                               row.dropped_mass, tuple(row.keys), tuple(row.weights), row.num_zero)
+                               row.dropped_mass, tuple(row.keys), tuple(row.weights),
+                               row.num_zero if row.HasField('num_zero') else None)
             for row in reply.weights.rows)
 
     def restart(self) -> None:

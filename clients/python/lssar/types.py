@@ -242,7 +242,7 @@ class RowAttention:
     dropped_mass: float  # sum of the weights that top_k left out
     keys: tuple[int, ...]  # positions, rising
     weights: tuple[float, ...]
-    num_zero: int  # weights that are exactly zero by the formula
+    num_zero: int | None  # weights that are exactly zero by the formula; None: an older server
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,7 +257,7 @@ class HeadStatistics:
     effective_keys: float  # exp(entropy) of each row
     first_token_mass: float
     distance_mass: tuple[float, ...]  # [0]: the row's own token; [i]: distances [2^(i-1), 2^i)
-    num_zero: int  # keys whose weight is exactly zero, as in RowAttention
+    num_zero: int | None  # keys whose weight is exactly zero, as in RowAttention
 
 
 @dataclasses.dataclass
