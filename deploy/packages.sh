@@ -49,6 +49,8 @@ test       curl                        a foreign client of the HTTP API tests
 test       openssl                     temporary certificates for the TLS tests
 test       python3-grpcio              transport of the Python client in its tests
 test       python3-protobuf            messages of the Python client
+image      groff-base                  man pages without warnings
+image      systemd                     systemd-analyze verify of the unit
 test       python3-matplotlib          draws figures: the Python package's extra [plot]
 test       python3-yaml                parses compose and Kubernetes files in a test
 test       python3-venv                virtual environments of the Python client tests

@@ -22,6 +22,7 @@
 #include "base/utf8.h"
 #include "server/ops/health_probe.h"
 #include "server/ops/log.h"
+#include "server/ops/service_manager.h"
 #include "server/served_model.h"
 
 namespace lssar {
@@ -186,7 +187,12 @@ int RunServer(const ServerOptions& options, const Server::LoadModel& load) {
     server = nullptr;  // its line "stopped" comes before the reason
     return FailToStart(status);
   }
-  drain_requested.wait();
+  NotifyServiceManager("READY=1");
+  const auto interval = ServiceWatchdogInterval().value_or(std::chrono::hours(1));
+  while (drain_requested.wait_for(interval) == std::future_status::timeout) {
+    NotifyServiceManager("WATCHDOG=1");
+  }
+  NotifyServiceManager("STOPPING=1");
   return server->Shutdown(options.drain_timeout) ? kExitOk : kExitFailure;
 }
 

@@ -1,0 +1,104 @@
+"""The Debian package: what is in it, its unit by systemd's own check, its man pages by groff.
+
+LSSAR_BUILD is the build folder, LSSAR_SERVER and LSSAR_CLI its programs.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ['LSSAR_BUILD'])
+UNIT = 'usr/lib/systemd/system/lssar-server.service'
+
+
+def run(*command, **options):
+    """-> standard output. Errors: AssertionError with all output."""
+    done = subprocess.run([str(part) for part in command], text=True, capture_output=True,
+                          check=False, **options)
+    if done.returncode:
+        raise AssertionError(f'{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}')
+    return done.stdout
+
+
+class PackageTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        run('/usr/bin/python3', '-B', ROOT / 'deploy/debian/manual.py', BUILD / 'bin',
+            BUILD / 'manual', env={**os.environ, 'PATH': '/usr/bin:/bin',
+                                   'PYTHONPATH': str(ROOT / 'clients/python')})
+        run('cpack', '--config', BUILD / 'CPackConfig.cmake', '-B', cls.folder)
+        [cls.package] = cls.folder.glob('lssar_*.deb')
+        cls.tree = cls.folder / 'tree'
+        run('dpkg-deb', '--extract', cls.package, cls.tree)
+
+    def test_files_and_dependencies(self):
+        files = {str(path.relative_to(self.tree)) for path in self.tree.rglob('*')
+                 if path.is_file()}
+        self.assertLessEqual({
+            'usr/bin/lssar', 'usr/bin/lssar-server', UNIT, 'etc/lssar/server.toml',
+            'usr/share/man/man1/lssar.1', 'usr/share/man/man1/lssar-server.1',
+            'usr/share/bash-completion/completions/lssar',
+            'usr/share/bash-completion/completions/lssar-server',
+            'usr/share/doc/lssar/copyright'}, files)
+        fields = run('dpkg-deb', '--field', self.package)
+        [version] = re.findall(r'^project\(lssar VERSION ([0-9.]+)',
+                               (ROOT / 'CMakeLists.txt').read_text(), re.M)
+        self.assertIn(f'Version: {version}', fields)
+        for library in 'libgrpc++1.51', 'libc6', 'libhwy1':
+            self.assertIn(library, fields)
+        control = self.folder / 'control'
+        run('dpkg-deb', '--control', self.package, control)
+        self.assertEqual((control / 'conffiles').read_text(), '/etc/lssar/server.toml\n')
+        for script in 'postinst', 'prerm':
+            run('sh', '-n', control / script)
+            run(control / script, 'nothing')
+        self.assertEqual(run(self.tree / 'usr/bin/lssar', '--version'), f'lssar {version}\n')
+
+    def test_systemd_takes_the_unit(self):
+        text = (self.tree / UNIT).read_text()
+        self.assertIn('ExecStart=/usr/bin/lssar-server ', text)
+        unit = self.folder / 'lssar-server.service'
+        program = str(self.tree / 'usr/bin/lssar-server')
+        unit.write_text(text.replace('/usr/bin/lssar-server', program))
+        self.assertEqual(run('systemd-analyze', 'verify', '--man=no', unit), '')
+        exposure = run('systemd-analyze', 'security', '--offline=yes', unit)
+        level = float(re.search(r'Overall exposure level.*: ([0-9.]+)', exposure)[1])
+        self.assertLess(level, 2.5, exposure)
+
+    def test_the_services_settings_are_the_servers(self):
+        done = subprocess.run([self.tree / 'usr/bin/lssar-server', '--config',
+                               self.tree / 'etc/lssar/server.toml', '--model', '/nowhere',
+                               '--listen', '127.0.0.1:0', '--http-listen', '127.0.0.1:0'],
+                              text=True, capture_output=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('/nowhere: No such file', done.stderr)
+
+    def test_man_pages_name_every_flag_and_have_no_warnings(self):
+        for program in 'lssar', 'lssar-server':
+            page = self.tree / f'usr/share/man/man1/{program}.1'
+            done = subprocess.run(['groff', '-man', '-Tutf8', '-ww', '-P-c', page], text=True,
+                                  capture_output=True, check=True)
+            self.assertEqual(done.stderr, '', program)
+            shown = re.sub('.\b', '', done.stdout).replace('‐', '-').replace('−', '-')
+            helped = run(self.tree / f'usr/bin/{program}', '--help')
+            for flag in set(re.findall(r'--[a-z-]+[a-z]', helped)):
+                self.assertIn(flag, shown)
+        self.assertIn('--attention-p', run('groff', '-man', '-Tascii', '-P-c', '-P-b', '-P-u',
+                                           self.tree / 'usr/share/man/man1/lssar.1'))
+
+    def test_completion(self):
+        script = (f'. {self.tree}/usr/share/bash-completion/completions/lssar\n'
+                  'COMP_WORDS=(lssar pas); COMP_CWORD=1; _lssar; echo "${COMPREPLY[@]}"\n'
+                  'COMP_WORDS=(lssar passkey --tri); COMP_CWORD=2; _lssar\n'
+                  'echo "${COMPREPLY[@]}"\n')
+        self.assertEqual(run('bash', '-c', script), 'passkey\n--trials\n')
+
+
+if __name__ == '__main__':
+    unittest.main()
