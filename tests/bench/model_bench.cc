@@ -10,6 +10,9 @@
 //                                               grouped-query heads beside one K/V head each
 //   model_bench --model models/zoo/lssar-6m --text models/zoo/lssar-6m/held_out.bin
 //                                               a trained checkpoint's own attention
+//   model_bench --model DIR --dtype int8,int4 --peer-llama DIR/llama-bench
+//               --peer-gguf int8=Q8_0.gguf int4=Q4_0.gguf
+//                                               a real model beside llama.cpp on the same weights
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -48,6 +51,7 @@ struct Flags {
   bool by_turns = false;
   std::string text;
   std::string peer_llama, peer_flash_attention = "auto";
+  std::vector<std::string> peer_gguf;  // TYPE=PATH
   std::string json;
   int num_threads = 0;
   int num_repeats = 5;
@@ -104,7 +108,14 @@ class Runner {
       }
     }
     if (!flags_.text.empty() && text_.empty() && !ReadText()) return false;
-    if (!flags_.peer_llama.empty() && flags_.model.empty()) {
+    if (!flags_.peer_llama.empty() && !flags_.model.empty()) {
+      for (const std::string& dtype : flags_.dtypes) {
+        if (std::filesystem::exists(GgufPath(dtype))) continue;
+        std::fprintf(stderr, "--peer-gguf: no file for %s: give %s=PATH\n", dtype.c_str(),
+                     dtype.c_str());
+        return false;
+      }
+    } else if (!flags_.peer_llama.empty()) {
       for (const std::string& dtype : flags_.dtypes) {
         const std::string path = GgufPath(dtype);
         if (!std::filesystem::exists(path) &&
@@ -127,6 +138,10 @@ class Runner {
   }
 
   std::string GgufPath(const std::string& dtype) const {
+    for (const std::string& file : flags_.peer_gguf) {
+      if (file.starts_with(dtype + "=")) return file.substr(dtype.size() + 1);
+    }
+    if (!flags_.model.empty()) return "";
     return StrCat(flags_.work_folder, "/random-124m-", NameOf(MatricesOf(dtype)), ".gguf");
   }
 
@@ -162,7 +177,7 @@ class Runner {
   }
 
   std::unique_ptr<PeerLlama> MakePeer(int num_repeats) const {
-    if (flags_.peer_llama.empty() || !flags_.model.empty() || IsGrouped()) return nullptr;
+    if (flags_.peer_llama.empty() || IsGrouped()) return nullptr;
     return std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(), num_repeats,
                                        flags_.peer_flash_attention);
   }
@@ -302,7 +317,7 @@ class Runner {
     return std::ranges::find(works, work) != works.end();
   }
 
-  // A chunk of `num_tokens` after `depth` cached ones. llama-bench has this test at depth 0 only.
+  // A chunk of `num_tokens` after `depth` cached ones.
   void MeasurePrefill(int num_tokens, int depth) {
     Figure figure{.work = StrCat("prefill ", num_tokens, depth > 0 ? StrCat(" at ", depth) : ""),
                   .format = format_,
@@ -322,11 +337,7 @@ class Runner {
     figure.weights_work = 2 * (block * num_tokens + double(c.hidden_size) * c.vocab_size);
     figure.attention_work = 2.0 * double(stats.num_value_rows + stats.num_value_rows_read) /
                             flags_.num_repeats * c.HeadDim();
-    if (depth > 0) {
-      Finish(figure, nullptr);
-    } else {
-      Finish(figure, [&] { return peer_->Prefill(peer_gguf_, num_tokens); });
-    }
+    Finish(figure, [&] { return peer_->Prefill(peer_gguf_, depth, num_tokens); });
   }
 
   void MeasureDecode(int depth) {
@@ -527,9 +538,12 @@ int main(int argc, char** argv) {
       "--text", flags.text,
       "File of 16-bit token ids instead of synthetic ones, as models/zoo/*/held_out.bin");
   app.add_option("--peer-llama", flags.peer_llama, "Path of llama.cpp's llama-bench");
-  app.add_option("--peer-flash-attention", flags.peer_flash_attention, "llama.cpp's -fa")
-      ->check(CLI::IsMember({"on", "off", "auto"}))
+  app.add_option("--peer-flash-attention", flags.peer_flash_attention,
+                 "llama.cpp's -fa; best: the faster of on and off")
+      ->check(CLI::IsMember({"on", "off", "auto", "best"}))
       ->capture_default_str();
+  app.add_option("--peer-gguf", flags.peer_gguf,
+                 "With --model: TYPE=PATH, llama.cpp's file of the same weights for each --dtype");
   app.add_option("--threads", flags.num_threads, "0: one per core")->capture_default_str();
   app.add_option("--repeats", flags.num_repeats, "Samples of each figure")
       ->check(CLI::Range(1, 1000))

@@ -70,8 +70,9 @@ absl::StatusOr<PeerResult> FromLlamaBench(std::vector<std::string> arguments) {
 
 }  // namespace
 
-absl::StatusOr<PeerResult> PeerLlama::Prefill(const std::string& gguf, int num_tokens) const {
-  return LlamaBench({"-m", gguf, "-p", StrCat(num_tokens), "-n", "0"});
+absl::StatusOr<PeerResult> PeerLlama::Prefill(const std::string& gguf, int depth,
+                                              int num_tokens) const {
+  return LlamaBench({"-m", gguf, "-p", StrCat(num_tokens), "-n", "0", "-d", StrCat(depth)});
 }
 
 absl::StatusOr<PeerResult> PeerLlama::Decode(const std::string& gguf, int depth,
@@ -81,9 +82,25 @@ absl::StatusOr<PeerResult> PeerLlama::Decode(const std::string& gguf, int depth,
 
 absl::StatusOr<PeerResult> PeerLlama::LlamaBench(std::vector<std::string> arguments) const {
   arguments.insert(arguments.begin(), llama_bench_);
-  arguments.insert(arguments.end(), {"-t", StrCat(num_threads_), "-fa", flash_attention_, "-r",
-                                     StrCat(num_repeats_), "-o", "json"});
-  return FromLlamaBench(std::move(arguments));
+  arguments.insert(arguments.end(),
+                   {"-t", StrCat(num_threads_), "-r", StrCat(num_repeats_), "-o", "json", "-fa"});
+  return Fastest(std::move(arguments), FromLlamaBench);
+}
+
+// `arguments` end with "-fa".
+absl::StatusOr<PeerResult> PeerLlama::Fastest(
+    std::vector<std::string> arguments,
+    const std::function<absl::StatusOr<PeerResult>(std::vector<std::string>)>& run) const {
+  const auto with = [&](std::string_view flash_attention) {
+    std::vector<std::string> all = arguments;
+    all.emplace_back(flash_attention);
+    return run(std::move(all));
+  };
+  if (flash_attention_ != "best") return with(flash_attention_);
+  absl::StatusOr<PeerResult> on = with("on");
+  absl::StatusOr<PeerResult> off = with("off");
+  if (!on.ok() || !off.ok()) return on.ok() ? off : on;
+  return on->tokens_per_second > off->tokens_per_second ? on : off;
 }
 
 std::string PeerLlama::Program(const char* name) const {
@@ -93,8 +110,13 @@ std::string PeerLlama::Program(const char* name) const {
 absl::StatusOr<PeerResult> PeerLlama::BatchedBench(std::vector<std::string> arguments) const {
   arguments.insert(arguments.begin(), Program("llama-batched-bench"));
   // -pps computes one prompt for all sequences.
-  arguments.insert(arguments.end(), {"-t", StrCat(num_threads_), "-fa", flash_attention_, "-pps",
-                                     "--output-format", "jsonl"});
+  arguments.insert(arguments.end(),
+                   {"-t", StrCat(num_threads_), "-pps", "--output-format", "jsonl", "-fa"});
+  return Fastest(std::move(arguments),
+                 [this](std::vector<std::string> all) { return RunBatched(std::move(all)); });
+}
+
+absl::StatusOr<PeerResult> PeerLlama::RunBatched(std::vector<std::string> arguments) const {
   std::vector<double> samples;
   int64_t peak_bytes = 0;
   for (int repeat = 0; repeat < num_repeats_; ++repeat) {

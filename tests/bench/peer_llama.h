@@ -3,6 +3,7 @@
 #define LSSAR_TESTS_BENCH_PEER_LLAMA_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,8 @@ class PeerLlama {
  public:
   // `llama_bench`: path of the program; llama-batched-bench and llama-lookup must be in the same
   // folder.
-  // `flash_attention`: "on", "off" or "auto", llama.cpp's default.
+  // `flash_attention`: "on", "off", "auto" (llama.cpp's default), or "best": the faster of on and
+  // off, except in Lookup.
   PeerLlama(std::string llama_bench, int num_threads, int num_repeats,
             std::string flash_attention = "auto")
       : llama_bench_(std::move(llama_bench)),
@@ -36,7 +38,7 @@ class PeerLlama {
         flash_attention_(std::move(flash_attention)) {}
 
   // Errors  INTERNAL: the child failed, or its output cannot be parsed.
-  absl::StatusOr<PeerResult> Prefill(const std::string& gguf, int num_tokens) const;
+  absl::StatusOr<PeerResult> Prefill(const std::string& gguf, int depth, int num_tokens) const;
   absl::StatusOr<PeerResult> Decode(const std::string& gguf, int depth, int num_tokens) const;
   absl::StatusOr<PeerResult> BatchedDecode(const std::string& gguf, int num_sequences, int depth,
                                            int num_tokens) const;
@@ -55,6 +57,10 @@ class PeerLlama {
   std::string Program(const char* name) const;
   absl::StatusOr<PeerResult> LlamaBench(std::vector<std::string> arguments) const;
   absl::StatusOr<PeerResult> BatchedBench(std::vector<std::string> arguments) const;
+  absl::StatusOr<PeerResult> RunBatched(std::vector<std::string> arguments) const;
+  absl::StatusOr<PeerResult> Fastest(
+      std::vector<std::string> arguments,
+      const std::function<absl::StatusOr<PeerResult>(std::vector<std::string>)>& run) const;
 
   std::string llama_bench_;
   int num_threads_;
