@@ -168,13 +168,13 @@ absl::Status CheckCpus(const BackendOptions& options) {
 
 }  // namespace
 
-absl::Status CheckVariants(const Backend& backend, std::span<const Variant> variants) {
-  for (const Variant variant : variants) {
-    if (backend.Computes(variant)) continue;
-    const VariantInfo& wanted = InfoOf(variant);
+absl::Status CheckFeatures(const Backend& backend, std::span<const Feature> features) {
+  for (const Feature feature : features) {
+    if (backend.Supports(feature)) continue;
+    const FeatureInfo& wanted = InfoOf(feature);
     std::string computed;
-    for (const VariantInfo& info : kVariants) {
-      if (info.field != wanted.field || !backend.Computes(info.variant)) continue;
+    for (const FeatureInfo& info : kFeatures) {
+      if (info.field != wanted.field || !backend.Supports(info.feature)) continue;
       computed += StrCat(computed.empty() ? "; it computes " : ", ", info.value);
     }
     return absl::UnimplementedError(StrCat(wanted.field, " is ", wanted.value, ", which the ",

@@ -16,8 +16,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/feature.h"
 #include "kernels/ops.h"
-#include "kernels/variant.h"
 
 namespace lssar {
 
@@ -81,8 +81,8 @@ class Backend {
   //         computes); INVALID_ARGUMENT: CheckAttentionSpec's
   virtual absl::Status CheckAttention(const AttentionSpec& spec) const = 0;
 
-  // True if the ops compute the variant, by the backend's column of kVariants.
-  virtual bool Computes(Variant variant) const = 0;
+  // True if the ops compute the feature, by the backend's column of kFeatures.
+  virtual bool Supports(Feature feature) const = 0;
 
   // Adapts `layout` to this backend: sets the order of K.
   // Errors  UNIMPLEMENTED: this backend does not support the dtype or head_dim (names it and those
@@ -137,9 +137,9 @@ class Backend {
   virtual bool IsLost() = 0;
 };
 
-// Errors  UNIMPLEMENTED: `backend` does not compute one of `variants`; names config.json's field,
+// Errors  UNIMPLEMENTED: `backend` does not compute one of `features`; names config.json's field,
 //         its value, the values that the backend computes, and what to do
-absl::Status CheckVariants(const Backend& backend, std::span<const Variant> variants);
+absl::Status CheckFeatures(const Backend& backend, std::span<const Feature> features);
 
 struct BackendOptions {
   std::string name = "cpu";  // a device: "cpu" | "reference" | "cuda" | "cuda:N", the Nth from 0

@@ -13,7 +13,7 @@ namespace lssar {
 // Buffers and copies in host memory, dim-major K, ops that are complete when they return.
 class HostBackend : public Backend {
  public:
-  bool Computes(Variant variant) const override { return InfoOf(variant).on_host; }
+  bool Supports(Feature feature) const override { return InfoOf(feature).on_host; }
   absl::Status FitLayout(KvLayout& layout) const override;
   bool IsBatchInvariant() const override { return true; }
   absl::StatusOr<std::optional<int64_t>> FreeBytes() override { return std::nullopt; }

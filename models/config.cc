@@ -500,42 +500,42 @@ std::optional<double> ModelConfig::AttentionP() const {
   return p;
 }
 
-std::vector<Variant> ModelConfig::Variants() const {
-  std::vector<Variant> variants;
+std::vector<Feature> ModelConfig::Features() const {
+  std::vector<Feature> features;
   const auto add_norm = [&](NormKind kind) {
-    if (kind == NormKind::kLayerNorm) variants.push_back(Variant::kLayerNorm);
-    if (kind == NormKind::kRmsNorm) variants.push_back(Variant::kRmsNorm);
+    if (kind == NormKind::kLayerNorm) features.push_back(Feature::kLayerNorm);
+    if (kind == NormKind::kRmsNorm) features.push_back(Feature::kRmsNorm);
   };
   add_norm(norm_kind);
   switch (activation) {
     case Activation::kNone: break;
-    case Activation::kGeluTanh: variants.push_back(Variant::kGeluTanh); break;
-    case Activation::kGeluErf: variants.push_back(Variant::kGeluErf); break;
-    case Activation::kRelu: variants.push_back(Variant::kRelu); break;
-    case Activation::kRelu2: variants.push_back(Variant::kRelu2); break;
-    case Activation::kSilu: variants.push_back(Variant::kSilu); break;
+    case Activation::kGeluTanh: features.push_back(Feature::kGeluTanh); break;
+    case Activation::kGeluErf: features.push_back(Feature::kGeluErf); break;
+    case Activation::kRelu: features.push_back(Feature::kRelu); break;
+    case Activation::kRelu2: features.push_back(Feature::kRelu2); break;
+    case Activation::kSilu: features.push_back(Feature::kSilu); break;
   }
-  variants.push_back(mlp_kind == MlpKind::kGated ? Variant::kGatedMlp : Variant::kPlainMlp);
-  variants.push_back(norm_position == NormPosition::kSandwich ? Variant::kSandwichNorm
-                                                              : Variant::kPreNorm);
-  if (embedding_norm) variants.push_back(Variant::kEmbeddingNorm);
+  features.push_back(mlp_kind == MlpKind::kGated ? Feature::kGatedMlp : Feature::kPlainMlp);
+  features.push_back(norm_position == NormPosition::kSandwich ? Feature::kSandwichNorm
+                                                              : Feature::kPreNorm);
+  if (embedding_norm) features.push_back(Feature::kEmbeddingNorm);
   if (attention_residual_scale != 1.0f || mlp_residual_scale != 1.0f) {
-    variants.push_back(Variant::kResidualScale);
+    features.push_back(Feature::kResidualScale);
   }
-  if (NumKvHeads() != num_attention_heads) variants.push_back(Variant::kGroupedQuery);
-  if (qk_norm.kind != NormKind::kNone) variants.push_back(Variant::kQkNorm);
-  if (RotaryDims() != HeadDim()) variants.push_back(Variant::kPartialRotary);
-  if (final_logit_softcapping > 0) variants.push_back(Variant::kSoftcap);
-  if (NumTokenIds() != vocab_size) variants.push_back(Variant::kPaddedVocab);
+  if (NumKvHeads() != num_attention_heads) features.push_back(Feature::kGroupedQuery);
+  if (qk_norm.kind != NormKind::kNone) features.push_back(Feature::kQkNorm);
+  if (RotaryDims() != HeadDim()) features.push_back(Feature::kPartialRotary);
+  if (final_logit_softcapping > 0) features.push_back(Feature::kSoftcap);
+  if (NumTokenIds() != vocab_size) features.push_back(Feature::kPaddedVocab);
   switch (positions) {
-    case Positions::kRotary: variants.push_back(Variant::kRotaryPositions); break;
-    case Positions::kNone: variants.push_back(Variant::kNoPositions); break;
-    case Positions::kLearned: variants.push_back(Variant::kLearnedPositions); break;
-    case Positions::kAlibi: variants.push_back(Variant::kAlibi); break;
+    case Positions::kRotary: features.push_back(Feature::kRotaryPositions); break;
+    case Positions::kNone: features.push_back(Feature::kNoPositions); break;
+    case Positions::kLearned: features.push_back(Feature::kLearnedPositions); break;
+    case Positions::kAlibi: features.push_back(Feature::kAlibi); break;
   }
   const auto has_window = [](const AttentionSpec& spec) { return spec.window > 0; };
-  if (std::ranges::any_of(attention, has_window)) variants.push_back(Variant::kWindow);
-  return variants;
+  if (std::ranges::any_of(attention, has_window)) features.push_back(Feature::kWindow);
+  return features;
 }
 
 absl::Status CheckMaxLength(const ModelConfig& config, int max_model_len) {

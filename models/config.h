@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/feature.h"
 #include "kernels/ops.h"
-#include "kernels/variant.h"
 
 namespace lssar {
 
@@ -131,8 +131,8 @@ struct ModelConfig {
   std::string AttentionNames() const;
   // The p of the layers that re-weight. nullopt: none does, or they differ.
   std::optional<double> AttentionP() const;
-  // What the model asks of a backend (CheckVariants), besides its attention.
-  std::vector<Variant> Variants() const;
+  // What the model asks of a backend (CheckFeatures), besides its attention.
+  std::vector<Feature> Features() const;
 };
 
 // Parses the text of a config.json. `source` (its path) starts every error message.

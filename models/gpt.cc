@@ -335,7 +335,7 @@ void Gpt::ApplyHead(std::span<const float> hidden, std::span<float> out) const {
 
 absl::Status Gpt::CheckBackend(const ModelConfig& config, const Backend& backend) {
   for (const AttentionSpec& spec : config.attention) RETURN_IF_ERROR(backend.CheckAttention(spec));
-  return CheckVariants(backend, config.Variants());
+  return CheckFeatures(backend, config.Features());
 }
 
 absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const ModelConfig& config, GptWeights weights,

@@ -24,7 +24,7 @@ class Gpt : public LanguageModel {
   static absl::StatusOr<std::unique_ptr<Gpt>> Create(const ModelConfig& config, GptWeights weights,
                                                      Backend* backend, int max_num_batched_tokens);
 
-  // Errors  UNIMPLEMENTED: `backend` does not compute an attention kind or a variant of the model
+  // Errors  UNIMPLEMENTED: `backend` does not compute an attention kind or a feature of the model
   //         (names the field, its value and what the backend computes)
   static absl::Status CheckBackend(const ModelConfig& config, const Backend& backend);
 

@@ -177,7 +177,7 @@ DraftSequence* DraftModel::Find(const DraftRequest& request) {
 }
 
 DraftSequence* DraftModel::Start(const DraftRequest& request) {
-  const int num_tokens = request.group->demand.num_tokens;
+  const int num_tokens = request.group->required.num_tokens;
   const int num_pages = Layout().PagesFor(num_tokens);
   if (num_reserved_pages_ + num_pages > NumPages()) return nullptr;
   num_reserved_pages_ += num_pages;

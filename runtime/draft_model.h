@@ -12,10 +12,10 @@
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
 #include "runtime/block_manager.h"
-#include "runtime/drafter.h"
 #include "runtime/engine_options.h"
 #include "runtime/kv_cache.h"
 #include "runtime/model_runner.h"
+#include "runtime/proposer.h"
 #include "runtime/sequence.h"
 
 namespace lssar {
@@ -62,7 +62,7 @@ struct DraftSequence {
 // Failures. A failed forward ends the drafts of the step, logits that are not finite those of the
 // sequence; requests are not affected. After limits::kMaxFailedSteps failed forwards in a row
 // nothing is drafted any more.
-class DraftModel : public Drafter {
+class DraftModel : public Proposer {
  public:
   // `num_pages`: of the pool. `draft` and `backend` must outlive the result.
   // Errors  those of CheckDraftCheckpoint and CheckDraftBackend; INVALID_ARGUMENT:

@@ -126,7 +126,7 @@ Engine::Engine(Checkpoint* checkpoint, Backend* backend, std::unique_ptr<KvCache
       blocks_(std::make_unique<BlockManager>(kv_cache_.get())),
       draft_model_(std::move(draft_model)),
       speculator_(std::make_unique<Speculator>(
-          options, options.drafter != nullptr ? options.drafter : draft_model_.get())),
+          options, options.proposer != nullptr ? options.proposer : draft_model_.get())),
       scheduler_(std::make_unique<Scheduler>(checkpoint, options, blocks_.get(), waiting_.get(),
                                              speculator_.get())),
       model_runner_(std::make_unique<ModelRunner>(checkpoint->model.get(), kv_cache_->View(),
@@ -145,7 +145,7 @@ absl::StatusOr<Engine::Handle> Engine::Submit(Request request, std::shared_ptr<O
         "stop_strings: this checkpoint has no tokenizer, so its output has no text to match");
   }
   auto group = std::make_unique<SequenceGroup>();
-  group->demand = DemandOf(request, kv_cache_->Layout());
+  group->required = RequiredPagesOf(request, kv_cache_->Layout());
   group->request = std::move(request);
   group->sink = std::move(sink);
   group->tenant = std::move(tenant);

@@ -9,7 +9,7 @@
 
 namespace lssar {
 
-class Drafter;
+class Proposer;
 struct Checkpoint;
 
 class StepObserver {
@@ -63,7 +63,7 @@ struct EngineOptions {
   // False: drafts as many tokens as the bounds allow, whatever they cost. For tests and benches.
   bool adapts_speculation = true;
   // Makes drafts in place of `speculative_method`; must outlive the engine. For tests and benches.
-  Drafter* drafter = nullptr;
+  Proposer* proposer = nullptr;
   // Called on the engine's thread. Must not block and must outlive the engine.
   StepObserver* observer = nullptr;
 };

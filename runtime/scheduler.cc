@@ -19,19 +19,19 @@ absl::Status CheckFits(const Request& request, const EngineOptions& options,
     return absl::InvalidArgumentError(
         StrCat(DescribeLength(request), ", over max_model_len = ", options.max_model_len));
   }
-  const Demand demand = DemandOf(request, layout);
-  if (demand.num_sequences > MaxRunning(options)) {
+  const RequiredPages required = RequiredPagesOf(request, layout);
+  if (required.num_sequences > MaxRunning(options)) {
     return absl::InvalidArgumentError(
-        StrCat("n = ", demand.num_sequences, " choices run together, and at most ",
+        StrCat("n = ", required.num_sequences, " choices run together, and at most ",
                MaxRunning(options), " sequences do (max_num_seqs = ", options.max_num_seqs,
                ", max_num_batched_tokens = ", options.max_num_batched_tokens, ")"));
   }
-  if (demand.TotalPages() > layout.num_pages) {
-    return absl::InvalidArgumentError(
-        StrCat(DescribeLength(request), " need ", demand.num_pages, " pages of ", layout.page_size,
-               " tokens, of which choices share ", demand.num_shared_pages, "; ",
-               demand.num_shared_pages, " + ", demand.num_sequences, " x ", demand.NumOwnPages(),
-               " = ", demand.TotalPages(), " pages, and the pool has ", layout.num_pages));
+  if (required.TotalPages() > layout.num_pages) {
+    return absl::InvalidArgumentError(StrCat(
+        DescribeLength(request), " need ", required.num_pages, " pages of ", layout.page_size,
+        " tokens, of which choices share ", required.num_shared_pages, "; ",
+        required.num_shared_pages, " + ", required.num_sequences, " x ", required.NumOwnPages(),
+        " = ", required.TotalPages(), " pages, and the pool has ", layout.num_pages));
   }
   return absl::OkStatus();
 }
@@ -58,13 +58,13 @@ int TakeTokens(int first_position, int min_tokens, int max_tokens, int64_t* budg
 
 }  // namespace
 
-void TokenBudget::Divide(std::span<const TokenDemand> sequences,
+void TokenBudget::Divide(std::span<const RequiredTokens> sequences,
                          std::vector<int>* num_tokens) const {
   LSSAR_CHECK(sequences.size() <= size_t(limits_.max_num_batched_tokens));
   num_tokens->assign(sequences.size(), 0);
   int num_left = limits_.max_num_batched_tokens;
   bool has_reader = false;  // one waits for a token of this step
-  for (const TokenDemand& sequence : sequences) {
+  for (const RequiredTokens& sequence : sequences) {
     num_left -= sequence.num_pending == 1;
     has_reader |= sequence.num_pending == 1 && sequence.is_streaming;
   }
@@ -74,7 +74,7 @@ void TokenBudget::Divide(std::span<const TokenDemand> sequences,
                               : std::numeric_limits<int64_t>::max();
   bool is_first_prompt = true;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    const TokenDemand& sequence = sequences[i];
+    const RequiredTokens& sequence = sequences[i];
     LSSAR_CHECK(sequence.num_pending >= 1);
     if (sequence.num_pending == 1) {
       (*num_tokens)[i] = 1;
@@ -90,14 +90,14 @@ void TokenBudget::Divide(std::span<const TokenDemand> sequences,
   }
 }
 
-void TokenBudget::Share(std::span<const TokenDemand> sequences, std::vector<int>* num_tokens) {
+void TokenBudget::Share(std::span<const RequiredTokens> sequences, std::vector<int>* num_tokens) {
   LSSAR_CHECK(sequences.size() <= size_t(limits_.max_num_batched_tokens));
   num_tokens->assign(sequences.size(), 0);
   if (sequences.empty()) return;
   order_.resize(sequences.size());
   std::iota(order_.begin(), order_.end(), 0);
   std::ranges::sort(order_, {}, [&](int i) {
-    const TokenDemand& sequence = sequences[size_t(i)];
+    const RequiredTokens& sequence = sequences[size_t(i)];
     const bool is_prompt = sequence.num_pending > 1;
     return std::tuple(sequence.rank, is_prompt, is_prompt ? 0 : sequence.last_step, i);
   });
@@ -123,7 +123,7 @@ void TokenBudget::Share(std::span<const TokenDemand> sequences, std::vector<int>
       bool has_prompt = false, has_reader = false;
       int64_t prompt_cost = 0;  // computed so far
       for (const int i : own) {
-        const TokenDemand& sequence = sequences[size_t(i)];
+        const RequiredTokens& sequence = sequences[size_t(i)];
         has_prompt |= sequence.num_pending > 1;
         has_reader |= sequence.num_pending == 1 && sequence.is_streaming;
         if (sequence.num_pending > 1) {
@@ -136,7 +136,7 @@ void TokenBudget::Share(std::span<const TokenDemand> sequences, std::vector<int>
           has_reader ? int64_t{limits_.chunked_prefill_size} * kKeysPerTokenCost - prompt_cost
                      : std::numeric_limits<int64_t>::max();
       for (const int i : own) {
-        const TokenDemand& sequence = sequences[size_t(i)];
+        const RequiredTokens& sequence = sequences[size_t(i)];
         int& given = (*num_tokens)[size_t(i)];
         const bool is_prompt = sequence.num_pending > 1;
         if (is_prompt && num_prefills_left-- <= 0) break;
@@ -219,9 +219,9 @@ std::span<SequenceGroup* const> Scheduler::Admit() {
 }
 
 bool Scheduler::CanStart(const SequenceGroup& group, int* num_sequences) {
-  const Demand& demand = group.demand;
+  const RequiredPages& required = group.required;
   const Tenant& tenant = tenants_.Of(group.tenant);
-  *num_sequences = demand.num_sequences;
+  *num_sequences = required.num_sequences;
   if (group.EffectiveArrivalTime() >= tenant.first_preempted) return false;
   int64_t num_pages = NumAdmissionPages(group);
   if (num_sequences_ + *num_sequences > MaxRunning(options_) ||
@@ -233,10 +233,10 @@ bool Scheduler::CanStart(const SequenceGroup& group, int* num_sequences) {
   }
   // More sequences than it needs only where pages are spare and half of the places stay free.
   const int max_sequences =
-      std::min(demand.max_num_sequences, MaxRunning(options_) / 2 - num_sequences_);
-  for (; *num_sequences < max_sequences && num_pages + demand.NumOwnPages() <= num_spare_pages_;
+      std::min(required.max_num_sequences, MaxRunning(options_) / 2 - num_sequences_);
+  for (; *num_sequences < max_sequences && num_pages + required.NumOwnPages() <= num_spare_pages_;
        ++*num_sequences) {
-    num_pages += demand.NumOwnPages();
+    num_pages += required.NumOwnPages();
   }
   num_sequences_ += *num_sequences;
   num_spare_pages_ -= num_pages;
@@ -309,7 +309,7 @@ int64_t Scheduler::NumSparePages() const {
       // preempted at once.
       int64_t num_needed = blocks_->Layout().PagesFor(int(sequence.tokens.size()) + 1) + 1;
       if (sequence.state == SequenceState::kWaitingForPrompt) {
-        num_needed -= group->demand.num_shared_pages;
+        num_needed -= group->required.num_shared_pages;
       }
       num_spare -= std::max(int64_t{0}, num_needed - num_allocated);
     }
@@ -318,12 +318,12 @@ int64_t Scheduler::NumSparePages() const {
 }
 
 int64_t Scheduler::NumAdmissionPages(const SequenceGroup& group) const {
-  const Demand& demand = group.demand;
-  int64_t num_pages =
-      demand.num_initial_pages +
-      (demand.num_sequences - 1) * int64_t{demand.num_initial_pages - demand.num_shared_pages};
+  const RequiredPages& required = group.required;
+  int64_t num_pages = required.num_initial_pages +
+                      (required.num_sequences - 1) *
+                          int64_t{required.num_initial_pages - required.num_shared_pages};
   if (UsesPrefixCache(group.request)) {
-    const double rope_base = RopeBase(checkpoint_->config, demand.num_tokens);
+    const double rope_base = RopeBase(checkpoint_->config, required.num_tokens);
     num_pages -= blocks_->NumSharedPrefixPages({.rope_base = rope_base,
                                                 .salt = group.request.cache_salt,
                                                 .attention = AttentionName(group.request)},
@@ -447,9 +447,9 @@ void Scheduler::ForkFromPrompt(SequenceGroup* group) {
 void Scheduler::Schedule() {
   CollectCandidates();
   if (tenants_.AreShared()) {
-    budget_.Share(demands_, &num_tokens_);
+    budget_.Share(required_tokens_, &num_tokens_);
   } else {
-    budget_.Divide(demands_, &num_tokens_);
+    budget_.Divide(required_tokens_, &num_tokens_);
   }
   for (size_t i = 0; i < scheduled_.size(); ++i) scheduled_[i].num_tokens = num_tokens_[i];
   std::erase_if(scheduled_, [](const auto& scheduled) { return scheduled.num_tokens == 0; });
@@ -475,7 +475,7 @@ void Scheduler::ChargeTenants() {
 void Scheduler::CollectCandidates() {
   bool has_capture = false;
   scheduled_.clear();
-  demands_.clear();
+  required_tokens_.clear();
   for (const auto& group : running_) {
     if (group->is_paused) continue;
     for (Sequence& sequence : group->sequences) {
@@ -489,11 +489,11 @@ void Scheduler::CollectCandidates() {
         ForkFromPrompt(group.get());
       }
       scheduled_.push_back({.group = group.get(), .sequence = &sequence});
-      demands_.push_back({.num_pending = sequence.task->MaxTokensInStep(sequence),
-                          .first_position = sequence.num_computed_tokens,
-                          .is_streaming = sequence.task->IsStreaming(),
-                          .rank = group->owner->rank,
-                          .last_step = sequence.last_step});
+      required_tokens_.push_back({.num_pending = sequence.task->MaxTokensInStep(sequence),
+                                  .first_position = sequence.num_computed_tokens,
+                                  .is_streaming = sequence.task->IsStreaming(),
+                                  .rank = group->owner->rank,
+                                  .last_step = sequence.last_step});
     }
   }
 }

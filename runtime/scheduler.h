@@ -41,7 +41,7 @@ inline constexpr int kSharedStep = 4;
 inline constexpr std::chrono::seconds kMaxOvertaking{10};
 
 // What the token budget needs to know of a sequence.
-struct TokenDemand {
+struct RequiredTokens {
   int num_pending = 0;        // tokens still to compute, >= 1
   int first_position = 0;     // of the first of them: the number of keys before it
   bool is_streaming = false;  // a reader waits for each of its tokens
@@ -71,7 +71,7 @@ class TokenBudget {
   //           decode gets its token and, while a sequence waits for its prompt, the first prompt
   //           advances
   // Ensures   1 <= sum of num_tokens <= max_num_batched_tokens unless `sequences` is empty
-  void Divide(std::span<const TokenDemand> sequences, std::vector<int>* num_tokens) const;
+  void Divide(std::span<const RequiredTokens> sequences, std::vector<int>* num_tokens) const;
 
   // Of several tenants. A step costs no more than kSharedStep times chunked_prefill_size, so that
   // a tenant's next request does not wait for a long one. Each tenant gets an equal part of it, and
@@ -80,7 +80,7 @@ class TokenBudget {
   // its own readers waits for a token.
   // Requires, Ensures  as Divide, except that a decode may wait. The first sequence advances, and
   //                    so does every tenant as far as max_num_batched_tokens go
-  void Share(std::span<const TokenDemand> sequences, std::vector<int>* num_tokens);
+  void Share(std::span<const RequiredTokens> sequences, std::vector<int>* num_tokens);
 
  private:
   const Limits limits_;
@@ -214,8 +214,8 @@ class Scheduler {
   std::vector<SequenceGroup*> admitted_;
   bool others_wait_ = false;  // after the step's admissions
   std::vector<ScheduledSequence> scheduled_;
-  std::vector<TokenDemand> demands_;  // element i belongs to scheduled_[i]
-  std::vector<int> num_tokens_;       // element i belongs to scheduled_[i]
+  std::vector<RequiredTokens> required_tokens_;  // element i belongs to scheduled_[i]
+  std::vector<int> num_tokens_;                  // element i belongs to scheduled_[i]
 };
 
 }  // namespace lssar

@@ -60,41 +60,41 @@ std::string DescribeLength(const Request& request) {
   LSSAR_CHECK(false);
 }
 
-Demand DemandOf(const Request& request, const KvLayout& layout) {
+RequiredPages RequiredPagesOf(const Request& request, const KvLayout& layout) {
   const int num_prompt_tokens = int(request.prompt.size());
-  Demand demand{.num_sequences = 1, .max_num_sequences = 1};
-  demand.num_tokens = int(num_prompt_tokens + MaxFurtherTokens(request));
-  demand.num_pages = demand.num_initial_pages = layout.PagesFor(demand.num_tokens);
+  RequiredPages required{.num_sequences = 1, .max_num_sequences = 1};
+  required.num_tokens = int(num_prompt_tokens + MaxFurtherTokens(request));
+  required.num_pages = required.num_initial_pages = layout.PagesFor(required.num_tokens);
   // Each sequence computes the prompt's last token itself, in a page of its own.
-  demand.num_shared_pages = (num_prompt_tokens - 1) / layout.page_size;
+  required.num_shared_pages = (num_prompt_tokens - 1) / layout.page_size;
   switch (KindOf(request)) {
     case RequestKind::kGenerate:
-      demand.num_sequences = demand.max_num_sequences = request.generate->num_choices;
-      demand.num_initial_pages = layout.PagesFor(num_prompt_tokens + 1) + 1;
+      required.num_sequences = required.max_num_sequences = request.generate->num_choices;
+      required.num_initial_pages = layout.PagesFor(num_prompt_tokens + 1) + 1;
       break;
     case RequestKind::kScore:
-      demand.max_num_sequences =
+      required.max_num_sequences =
           std::min(int(request.score->continuations.size()), kMaxScoreSequences);
       break;
     case RequestKind::kCapture:
     case RequestKind::kEmbed: break;
   }
-  return demand;
+  return required;
 }
 
 void SequenceGroup::Start(int num_sequences, const Checkpoint& checkpoint, bool use_prefix_cache) {
   sequences.resize(size_t(num_sequences));
   for (Sequence& sequence : sequences) {
-    sequence.rope_base = RopeBase(checkpoint.config, demand.num_tokens);
+    sequence.rope_base = RopeBase(checkpoint.config, required.num_tokens);
     if (use_prefix_cache) {
       sequence.prefix_root = PrefixRoot{.rope_base = sequence.rope_base,
                                         .salt = request.cache_salt,
                                         .attention = AttentionName(request)};
     }
     if (&sequence != &sequences[0]) sequence.state = SequenceState::kWaitingForPrompt;
-    sequence.num_prompt_tokens = demand.num_tokens;
-    sequence.tokens.reserve(size_t(demand.num_tokens));
-    sequence.pages.reserve(size_t(demand.num_pages));
+    sequence.num_prompt_tokens = required.num_tokens;
+    sequence.tokens.reserve(size_t(required.num_tokens));
+    sequence.pages.reserve(size_t(required.num_pages));
     sequence.tokens = request.prompt;
   }
   switch (KindOf(request)) {

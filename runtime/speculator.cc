@@ -24,11 +24,11 @@ constexpr int64_t kStepsToSample = 256;
 constexpr int64_t kFirstStepsToSample = 16;
 constexpr int kSampleTokens = 4;
 
-// A draft token must be accepted with this multiple of the probability that pays for it. The first
-// token of a drafter costs more than the average: the served model computes several tokens in place
-// of one, and a draft model the end of the last draft.
+// A draft token must be accepted with this multiple of the probability at which it saves time. The
+// first token of a proposer costs more than the average: the served model computes several tokens
+// in place of one, and a draft model the end of the last draft.
 constexpr double kMargin = 1.15;
-constexpr double kDrafterMargin = 1.3;
+constexpr double kProposerMargin = 1.3;
 // Weights of one draft token in the moving averages of a sequence and of all sequences.
 constexpr float kOwnWeight = 1.0f / 8;
 constexpr float kSharedWeight = 1.0f / 64;
@@ -91,9 +91,9 @@ bool DraftCost::NeedsDraft(int num_decodes) const {
 DraftState::DraftState() = default;
 DraftState::~DraftState() = default;
 
-Speculator::Speculator(const EngineOptions& options, Drafter* drafter)
+Speculator::Speculator(const EngineOptions& options, Proposer* proposer)
     : options_(options),
-      drafter_(drafter),
+      proposer_(proposer),
       acceptance_(size_t(options.prompt_lookup_max - options.prompt_lookup_min) + 1,
                   kFirstAcceptance) {}
 
@@ -102,14 +102,14 @@ void Speculator::BeginStep(int num_decodes, int num_scheduled) {
   is_comparable_ = true;
   min_acceptance_ = 0;
   requests_.clear();
-  if (drafter_ != nullptr) drafter_->BeginStep(num_decodes);
+  if (proposer_ != nullptr) proposer_->BeginStep(num_decodes);
   num_tokens_left_ = limits::kMaxNumBatchedTokens.max;
   if (!options_.adapts_speculation || num_decodes == 0) return;
   if (num_decodes == num_scheduled) {  // a step with a prefill is no measure
     is_plain_step_ = cost_.NeedsPlainStep(num_decodes);
     needs_draft_ = cost_.NeedsDraft(num_decodes);
   }
-  min_acceptance_ = (drafter_ != nullptr ? kDrafterMargin : kMargin) * cost_.Of(num_decodes);
+  min_acceptance_ = (proposer_ != nullptr ? kProposerMargin : kMargin) * cost_.Of(num_decodes);
   if (cost_.IsUncertain(num_decodes)) num_tokens_left_ = std::max(kSampleTokens, num_decodes);
 }
 
@@ -126,7 +126,7 @@ void Speculator::Start(Sequence* sequence) const {
   sequence->draft.reserve(size_t(options_.num_speculative_tokens));
   sequence->draft_state = std::make_unique<DraftState>();
   sequence->draft_state->acceptance = acceptance_;
-  if (drafter_ != nullptr) return;
+  if (proposer_ != nullptr) return;
   // Reserved for the longest text.
   sequence->draft_state->index.emplace(options_.prompt_lookup_min, options_.prompt_lookup_max,
                                        int(sequence->tokens.capacity()));
@@ -163,7 +163,7 @@ int Speculator::Plan(int max_tokens, const SequenceGroup& group, Sequence* seque
 
 void Speculator::Draft() {
   if (requests_.empty()) return;
-  is_comparable_ = drafter_->Propose(requests_);
+  is_comparable_ = proposer_->Propose(requests_);
   for (const DraftRequest& request : requests_) {
     LSSAR_CHECK(int(request.sequence->draft.size()) <= request.num_tokens);
   }
@@ -192,7 +192,7 @@ void Speculator::OnVerified(int num_accepted, Sequence* sequence) {
   };
   for (int i = 0; i < num_accepted; ++i) add(1);
   if (num_accepted < int(sequence->draft.size())) add(0);
-  if (drafter_ != nullptr) drafter_->OnVerified(num_accepted, sequence);
+  if (proposer_ != nullptr) proposer_->OnVerified(num_accepted, sequence);
 }
 
 }  // namespace lssar

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "runtime/drafter.h"
 #include "runtime/engine_options.h"
 #include "runtime/ngram_index.h"
+#include "runtime/proposer.h"
 
 namespace lssar {
 
@@ -75,24 +75,24 @@ struct DraftState {
   std::optional<NgramIndex> index;                // of prompt lookup
   std::unique_ptr<DraftSequence> draft_sequence;  // of the draft model; null: not drafted for
   // The probability that a draft token is accepted if all before it are, by the length of the match
-  // that it was drafted from, prompt_lookup_min first: a moving average. A drafter has one.
+  // that it was drafted from, prompt_lookup_min first: a moving average. A proposer has one.
   std::vector<float> acceptance;
   size_t match_idx = 0;  // of the current draft, into `acceptance`
 };
 
-// Drafts come from the sequence's own tokens (NgramIndex), or from a drafter. The length of a draft
-// adapts to both sides: token k is drafted if acceptance^k is above its cost.
+// Drafts come from the sequence's own tokens (NgramIndex), or from a proposer. The length of a
+// draft adapts to both sides: token k is drafted if acceptance^k is above its cost.
 //
 // A step is BeginStep, Plan for each sequence that may have a draft, Draft, then EndStep when the
 // model has run, and OnVerified for each sequence that has a draft.
 // Threads   the engine's thread only
 class Speculator {
  public:
-  // `drafter`: null: there is none. Must outlive this.
-  Speculator(const EngineOptions& options, Drafter* drafter);
+  // `proposer`: null: there is none. Must outlive this.
+  Speculator(const EngineOptions& options, Proposer* proposer);
 
   bool IsOn() const {
-    return drafter_ != nullptr || options_.speculative_method == SpeculativeMethod::kNgram;
+    return proposer_ != nullptr || options_.speculative_method == SpeculativeMethod::kNgram;
   }
   // `num_decodes` of the `num_scheduled` sequences have one pending token.
   void BeginStep(int num_decodes, int num_scheduled);
@@ -107,7 +107,7 @@ class Speculator {
   void OnVerified(int num_accepted, Sequence* sequence);
   // The sequence ended or was preempted: frees the pages that its drafts use.
   void Free(Sequence* sequence) {
-    if (drafter_ != nullptr) drafter_->Free(sequence);
+    if (proposer_ != nullptr) proposer_->Free(sequence);
   }
 
  private:
@@ -116,7 +116,7 @@ class Speculator {
   void Start(Sequence* sequence) const;
 
   const EngineOptions options_;
-  Drafter* const drafter_;
+  Proposer* const proposer_;
   DraftCost cost_;
   std::vector<float> acceptance_;       // over all sequences: what a new one begins with
   double min_acceptance_ = 0;           // in this step, of a draft token
@@ -124,7 +124,7 @@ class Speculator {
   bool needs_draft_ = false;            // a draft is made to measure its cost
   bool is_comparable_ = true;           // the step's time shows what drafts cost
   int num_tokens_left_ = 0;             // draft tokens of all sequences in this step
-  std::vector<DraftRequest> requests_;  // of the step, to the drafter
+  std::vector<DraftRequest> requests_;  // of the step, to the proposer
 };
 
 }  // namespace lssar

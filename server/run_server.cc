@@ -20,10 +20,10 @@
 #include "base/clock.h"
 #include "base/thread_name.h"
 #include "base/utf8.h"
+#include "server/loaded_model.h"
 #include "server/ops/health_probe.h"
 #include "server/ops/log.h"
 #include "server/ops/service_manager.h"
-#include "server/served_model.h"
 
 namespace lssar {
 namespace {

@@ -29,8 +29,9 @@
 #include "server/config/security_warnings.h"
 #include "server/grpc/inference_service.h"
 #include "server/grpc/reflection_service.h"
-#include "server/grpc/reply_loop.h"
+#include "server/grpc/reply_writer.h"
 #include "server/http/http_server.h"
+#include "server/loaded_model.h"
 #include "server/net/acceptor.h"
 #include "server/net/grpc_connections.h"
 #include "server/net/open_files.h"
@@ -42,7 +43,6 @@
 #include "server/ops/port_probe.h"
 #include "server/ops/server_metrics.h"
 #include "server/ops/watchdog.h"
-#include "server/served_model.h"
 
 namespace lssar {
 namespace {
@@ -100,7 +100,7 @@ void Configure(const ConnectionOptions& options, grpc::ServerBuilder& builder) {
 }
 
 // Size of the page pool.
-int64_t KvCacheBytes(const ServedModel& model) {
+int64_t KvCacheBytes(const LoadedModel& model) {
   const EngineOptions& engine = model.GetEngine().Options();
   const KvLayout layout =
       LayoutOf(model.GetCheckpoint().config, engine.kv_cache_dtype, engine.page_size);
@@ -128,14 +128,14 @@ std::string AddressOf(const std::string& listen, int port) {
 // What the engine's thread reports.
 class EngineEvents final : public StepObserver {
  public:
-  EngineEvents(Metrics* metrics, const std::unique_ptr<ReplyLoop>* replies)
+  EngineEvents(Metrics* metrics, const std::unique_ptr<ReplyWriter>* replies)
       : metrics_(*metrics), replies_(*replies) {}
   void OnStep(int num_batched_tokens) override { metrics_.OnStep(num_batched_tokens); }
   void OnResults() override { replies_->EndBatch(); }
 
  private:
   Metrics& metrics_;
-  const std::unique_ptr<ReplyLoop>& replies_;
+  const std::unique_ptr<ReplyWriter>& replies_;
 };
 
 }  // namespace
@@ -169,7 +169,7 @@ struct Server::State {
     health->SetServingStatus(v1::Inference::service_full_name(), serving);
   }
 
-  ServiceParts Parts() {
+  ServiceContext Parts() {
     return {.admission = admission.get(),
             .log = &log,
             .metrics = &metrics,
@@ -186,7 +186,7 @@ struct Server::State {
   ServerPhase Phase();
   ServerStatus Status();
   void LogServing() const;
-  HttpPages Pages();
+  ProbeEndpoints Pages();
   void Fail(const EngineFailure& failure);
 
   const ServerOptions options;
@@ -200,13 +200,13 @@ struct Server::State {
   std::unique_ptr<grpc::Service> service;
   std::unique_ptr<grpc::Service> reflection;
   std::unique_ptr<GrpcConnections> connections;  // null: no port
-  std::unique_ptr<ServedModel> model;
+  std::unique_ptr<LoadedModel> model;
   std::unique_ptr<TlsCertificates> certificates;  // null: no TLS
   // Destroyed after the ports, from which its jobs come, and before what the jobs use.
   WorkerPool workers{WorkerPool::OptionsFor(options.max_calls)};
   int port = 0;
   // Ends when gRPC's server has ended.
-  std::unique_ptr<ReplyLoop> replies;
+  std::unique_ptr<ReplyWriter> replies;
   EngineEvents engine_events{&metrics, &replies};
   std::mutex failure_mutex;
   absl::Status engine_failure;
@@ -255,7 +255,7 @@ absl::Status Server::State::StartGrpc(std::unique_ptr<Acceptor> acceptor) {
                                       "grpc.reflection.v1alpha.ServerReflection"});
   grpc::ServerBuilder builder;
   Configure(options.connection, builder);
-  replies = std::make_unique<ReplyLoop>(builder.AddCompletionQueue());
+  replies = std::make_unique<ReplyWriter>(builder.AddCompletionQueue());
   InferenceRpcs inference = MakeInferenceService(
       Parts(),
       [this](const std::string& peer, size_t num_bytes) {
@@ -300,7 +300,7 @@ absl::Status Server::State::StartGrpc(std::unique_ptr<Acceptor> acceptor) {
 
 absl::Status Server::State::Readiness() const {
   RETURN_IF_ERROR(admission->Readiness());
-  const ServedModel* const served = admission->Model();
+  const LoadedModel* const served = admission->Model();
   const auto started_at = served->GetEngine().Stats().step_started_at;
   const absl::Duration limit = options.step_timeout / kStepTimeoutDivisor;
   if (started_at && limit > absl::ZeroDuration()) {
@@ -374,7 +374,7 @@ ServerStatus Server::State::Status() {
                       .max_calls = options.max_calls,
                       .keys = access->Counts()};
   if (certificates != nullptr) status.certificate_end = certificates->End();
-  const ServedModel* const served = admission->Model();
+  const LoadedModel* const served = admission->Model();
   if (served == nullptr) return status;
   const Checkpoint& checkpoint = served->GetCheckpoint();
   const EngineOptions& engine = served->GetEngine().Options();
@@ -394,11 +394,11 @@ ServerStatus Server::State::Status() {
   return status;
 }
 
-HttpPages Server::State::Pages() {
+ProbeEndpoints Server::State::Pages() {
   return {.metrics =
               [this] {
                 const std::string of_server = ServerMetricsText(Status()) + ProcessMetricsText();
-                const ServedModel* served = admission->Model();
+                const LoadedModel* served = admission->Model();
                 if (served == nullptr) return metrics.Text(EngineStats()) + of_server;
                 const Engine& engine = served->GetEngine();
                 return metrics.Text(engine.Stats()) + of_server +
@@ -468,7 +468,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Open(const ServerOptions& option
   return std::unique_ptr<Server>(new Server(std::move(state)));
 }
 
-absl::Status Server::Load() { return Load(ServedModel::Load); }
+absl::Status Server::Load() { return Load(LoadedModel::Load); }
 
 absl::Status Server::Load(const LoadModel& load) {
   State& state = *state_;

@@ -16,13 +16,13 @@
 
 namespace lssar {
 
-class ServedModel;
+class LoadedModel;
 
 class Server {
  public:
-  // Loads the model: ServedModel::Load, or a test's own.
+  // Loads the model: LoadedModel::Load, or a test's own.
   using LoadModel =
-      std::function<absl::StatusOr<std::unique_ptr<ServedModel>>(const ModelOptions&)>;
+      std::function<absl::StatusOr<std::unique_ptr<LoadedModel>>(const ModelOptions&)>;
   // Called once if the engine fails or hangs, after clients and probes have been notified. Runs on
   // a thread of its own and may exit the process; the server cannot be used any more.
   using OnEngineFailure = std::function<void(const EngineFailure&)>;

@@ -245,7 +245,7 @@ class Prefill {
       CopyScales(Memory::KeyScales(buffer), tile, false);
       if (values) CopyScales(Memory::ValueScales(buffer), tile, true);
     }
-    CloseCopyGroup();
+    CpAsyncCommitGroup();
   }
 
   LSSAR_DEVICE bool IsMasked(int tile) const { return (tile + 1) * kTileKeys > keys_of_all_; }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/cuda/step_plan.h"
+#include "kernels/cuda/launch_plan.h"
 
 namespace lssar {
 

@@ -62,7 +62,7 @@ bool CudaAttention::BeginCounting(const AttentionArgs& args) {
 }
 
 bool CudaAttention::ReserveScratch(int num_heads, int head_dim) {
-  const CudaStepPlan& plan = tables_.Plan();
+  const CudaLaunchPlan& plan = tables_.Plan();
   if (plan.num_splits == 0) return true;
   const size_t num_splits = plan.num_splits * size_t(num_heads);
   const size_t num_scores = num_splits * kCudaSplitKeys;
@@ -93,7 +93,7 @@ void CudaAttention::Attention(const AttentionArgs& args) {
 
   const double p = args.spec.p;
   const bool is_whole = p == std::floor(p) && p < double{kMaxWholePower};
-  const CudaStepPlan& plan = tables_.Plan();
+  const CudaLaunchPlan& plan = tables_.Plan();
   const CudaKernels& kernels = context_.Kernels();
   CudaAttentionArgs to{
       .pages = tables_.PagesOf(args.kv, args.layer),

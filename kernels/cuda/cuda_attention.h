@@ -4,14 +4,14 @@
 
 #include "kernels/cuda/attention_stats.h"
 #include "kernels/cuda/cuda_context.h"
-#include "kernels/cuda/step_tables.h"
+#include "kernels/cuda/device_tables.h"
 #include "kernels/ops.h"
 
 namespace lssar {
 
 class CudaAttention {
  public:
-  CudaAttention(CudaContext& context, StepTables& tables, AttentionStatsBuffer& stats)
+  CudaAttention(CudaContext& context, DeviceTables& tables, AttentionStatsBuffer& stats)
       : context_(context),
         tables_(tables),
         stats_(stats),
@@ -29,7 +29,7 @@ class CudaAttention {
   bool ReserveScratch(int num_heads, int head_dim);
 
   CudaContext& context_;
-  StepTables& tables_;
+  DeviceTables& tables_;
   AttentionStatsBuffer& stats_;
   Workspace scratch_memory_, arrivals_memory_;
   CudaScratch scratch_;

@@ -14,8 +14,8 @@
 #include "kernels/cuda/cuda_gemm.h"
 #include "kernels/cuda/cuda_sampler.h"
 #include "kernels/cuda/device_memory.h"
+#include "kernels/cuda/device_tables.h"
 #include "kernels/cuda/step_graphs.h"
-#include "kernels/cuda/step_tables.h"
 
 namespace lssar {
 namespace {
@@ -44,7 +44,7 @@ class CudaBackend final : public Backend {
   int NumThreads() const override { return 1; }
 
   absl::Status CheckAttention(const AttentionSpec& spec) const override;
-  bool Computes(Variant variant) const override { return InfoOf(variant).on_cuda; }
+  bool Supports(Feature feature) const override { return InfoOf(feature).on_cuda; }
   absl::Status FitLayout(KvLayout& layout) const override;
 
   absl::StatusOr<std::optional<int64_t>> FreeBytes() override {
@@ -90,7 +90,7 @@ class CudaBackend final : public Backend {
 
   const std::string name_;
   CudaContext context_;
-  StepTables tables_;
+  DeviceTables tables_;
   AttentionStatsBuffer stats_;
   CudaAttention attention_;
   CudaGemm gemm_;

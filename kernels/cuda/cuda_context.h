@@ -17,7 +17,7 @@
 
 namespace lssar {
 
-// A step whose ops run with the row count of a bucket (DecodeBucket in step_plan.h).
+// A step whose ops run with the row count of a bucket (DecodeBucket in launch_plan.h).
 struct StepShape {
   int num_rows = 0;
   int padded_rows = 0;           // of the bucket

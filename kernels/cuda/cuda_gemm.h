@@ -13,7 +13,7 @@
 
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/gemm_library.h"
-#include "kernels/cuda/step_plan.h"
+#include "kernels/cuda/launch_plan.h"
 #include "kernels/ops.h"
 
 namespace lssar {

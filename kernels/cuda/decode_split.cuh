@@ -103,7 +103,7 @@ class KeyStream {
       key += run;
     }
     if (!kBulk) {
-      CloseCopyGroup();
+      CpAsyncCommitGroup();
     } else if (LaneIdx() == 0) {
       Arrive(memory_.Barrier(stage));
     }
@@ -111,7 +111,7 @@ class KeyStream {
 
   // Replaces Start where no keys are left: Wait counts the copy groups issued after its stage.
   LSSAR_DEVICE void Skip() {
-    if (!kBulk) CloseCopyGroup();
+    if (!kBulk) CpAsyncCommitGroup();
   }
 
   // Waits for the oldest pending stage and returns its index. Synchronises the warp.
@@ -398,7 +398,7 @@ LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const WeightRule& rule
       to_gather &= to_gather - 1;
     }
     ++num_gathered;
-    CloseCopyGroup();
+    CpAsyncCommitGroup();
   };
   for (int i = 0; i < Memory::kStages - 1; ++i) gather_next();
   for (int stage = 0; groups != 0; groups &= groups - 1, stage = (stage + 1) % Memory::kStages) {

@@ -108,7 +108,7 @@ class GemmTile {
     LSSAR_UNROLL
     for (int i = 0; i < Shape::kStages - 1; ++i) {
       if (stages_left_-- > 0) CopyX(i);
-      CloseCopyGroup();
+      CpAsyncCommitGroup();
     }
 
     Sums totals;
@@ -220,7 +220,7 @@ class GemmTile {
         CopyWeights(to_fill);
         CopyX(to_fill);
       }
-      CloseCopyGroup();
+      CpAsyncCommitGroup();
       if constexpr (E::kHasScales) {
         Multiply(*buffer, group_sums);
         AddGroup(*buffer, group_sums, sums);

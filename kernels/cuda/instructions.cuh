@@ -171,7 +171,7 @@ LSSAR_DEVICE void CopyAsync4(void* shared, const void* from, bool valid) {
                : "memory");
 }
 // Makes a group of the thread's copies since the last call.
-LSSAR_DEVICE void CloseCopyGroup() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+LSSAR_DEVICE void CpAsyncCommitGroup() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most the kPending most recent groups of the thread are in flight.
 template <int kPending>
 LSSAR_DEVICE void WaitForCopyGroups() {

@@ -1,6 +1,6 @@
 // Decode steps as CUDA graphs: one launch for about ten kernels a layer.
 //
-// A step that fits a bucket (DecodeBucket in step_plan.h) runs with the bucket's number of rows;
+// A step that fits a bucket (DecodeBucket in launch_plan.h) runs with the bucket's number of rows;
 // the tables mark the extra rows as padding. What differs between steps of a bucket (pages,
 // positions, ids) is copied to fixed addresses first, so that the recorded kernels can be replayed.
 // The bits of a step do not depend on its bucket.
@@ -14,8 +14,8 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/attention_stats.h"
 #include "kernels/cuda/cuda_context.h"
-#include "kernels/cuda/step_plan.h"
-#include "kernels/cuda/step_tables.h"
+#include "kernels/cuda/device_tables.h"
+#include "kernels/cuda/launch_plan.h"
 
 namespace lssar {
 
@@ -24,7 +24,7 @@ inline constexpr int kMaxStepGraphs = 32;
 
 class StepGraphs {
  public:
-  StepGraphs(CudaContext& context, StepTables& tables, AttentionStatsBuffer& stats)
+  StepGraphs(CudaContext& context, DeviceTables& tables, AttentionStatsBuffer& stats)
       : context_(context), tables_(tables), stats_(stats) {}
   ~StepGraphs() { DropAll(); }
   StepGraphs(const StepGraphs&) = delete;
@@ -60,7 +60,7 @@ class StepGraphs {
   void DropAll();
 
   CudaContext& context_;
-  StepTables& tables_;
+  DeviceTables& tables_;
   AttentionStatsBuffer& stats_;
   std::vector<Entry> entries_;
   int64_t num_steps_ = 0;

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 
 namespace lssar {
 
@@ -40,7 +40,7 @@ class Call::ItemSink final : public OutputSink {
   const int item_;
 };
 
-Call::Call(CallMetadata metadata, const ServiceParts& parts, std::unique_ptr<Method> method)
+Call::Call(CallMetadata metadata, const ServiceContext& parts, std::unique_ptr<Method> method)
     : context_(std::move(metadata), parts), method_(std::move(method)) {
   method_->Bind(&context_, [this](int prompt, std::unique_ptr<Message> reply) {
     Send(prompt, std::move(reply));

@@ -24,7 +24,7 @@ namespace lssar {
 class Call : public std::enable_shared_from_this<Call>, private SubRequests::Owner {
  public:
   // `parts` outlives the call.
-  Call(CallMetadata metadata, const ServiceParts& parts, std::unique_ptr<Method> method);
+  Call(CallMetadata metadata, const ServiceContext& parts, std::unique_ptr<Method> method);
 
  protected:
   // Admits the call, then has a worker parse and submit it. Call once. `num_bytes`: of the request.

@@ -13,7 +13,7 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "server/api/reply_fields.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 
 namespace lssar {
 namespace {
@@ -39,7 +39,7 @@ ClientAddress FindClient(const CallMetadata& metadata, const TrustedProxies* pro
 
 }  // namespace
 
-CallContext::CallContext(CallMetadata metadata, const ServiceParts& parts)
+CallContext::CallContext(CallMetadata metadata, const ServiceContext& parts)
     : metadata_(std::move(metadata)),
       request_id_(IsValidId(metadata_.request_id) ? metadata_.request_id : MakeId()),
       trace_(StartSpan(metadata_.traceparent)),
@@ -52,17 +52,17 @@ CallContext::~CallContext() {
 }
 
 absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
-  ASSIGN_OR_RETURN(AdmissionTicket ticket,
+  ASSIGN_OR_RETURN(AdmissionPermit permit,
                    parts_.admission->Admit(metadata_.authorization, role, std::move(abort),
                                            metadata_.caller, client_.limited));
-  model_ = &ticket.Model();
+  model_ = &permit.Model();
   {
     const std::lock_guard lock(mutex_);
-    key_name_ = ticket.KeyName();
-    key_ = ticket.Key();
-    sees_load_ = ticket.IsAdmin();
+    key_name_ = permit.KeyName();
+    key_ = permit.Key();
+    sees_load_ = permit.IsAdmin();
     if (!key_name_.empty()) log_fields_["key"] = key_name_;
-    ticket_.emplace(std::move(ticket));
+    permit_.emplace(std::move(permit));
   }
   return metadata_.kind ? model_->GetEngine().CheckQueueCapacity(Tenant()) : absl::OkStatus();
 }
@@ -98,24 +98,24 @@ void CallContext::Complete(std::string id, Request* request) const {
 
 absl::Status CallContext::ReserveTokens(int64_t num_tokens) {
   const std::lock_guard lock(mutex_);
-  return ticket_ ? ticket_->ReserveTokens(num_tokens) : absl::OkStatus();
+  return permit_ ? permit_->ReserveTokens(num_tokens) : absl::OkStatus();
 }
 
 absl::StatusOr<RequestLease> CallContext::AddRequest(const Request& request) {
   const std::lock_guard lock(mutex_);
-  if (!ticket_) return RequestLease();
-  return ticket_->AddRequest(request.generate ? request.generate->num_choices : 1,
+  if (!permit_) return RequestLease();
+  return permit_->AddRequest(request.generate ? request.generate->num_choices : 1,
                              request.priority);
 }
 
 void CallContext::CountTokens(int64_t num_tokens) {
   const std::lock_guard lock(mutex_);
-  if (ticket_) ticket_->CountTokens(num_tokens);
+  if (permit_) permit_->CountTokens(num_tokens);
 }
 
 void CallContext::ReleaseKey() {
   const std::lock_guard lock(mutex_);
-  if (ticket_) ticket_->ReleaseKey();
+  if (permit_) permit_->ReleaseKey();
 }
 
 void CallContext::AddLogFields(const LogFields& fields) {
@@ -159,8 +159,8 @@ void CallContext::End(const absl::Status& status) {
     fields.update(log_fields_);
     end.finish = finish_;
     end.stats = stats_;
-    if (ticket_) ticket_->ReleaseKey();
-    if (key_ != nullptr && absl::IsResourceExhausted(reported)) key_->CountRefusal();
+    if (permit_) permit_->ReleaseKey();
+    if (key_ != nullptr && absl::IsResourceExhausted(reported)) key_->CountRejection();
   }
   if (metadata_.kind) {
     end.kind = *metadata_.kind;

@@ -1,4 +1,4 @@
-// Per-call context, the same for gRPC and HTTP: request id, trace, deadline and admission ticket.
+// Per-call context, the same for gRPC and HTTP: request id, trace, deadline and admission permit.
 // Writes the log line and the metrics when the call ends.
 #ifndef LSSAR_SERVER_API_CALL_CONTEXT_H_
 #define LSSAR_SERVER_API_CALL_CONTEXT_H_
@@ -24,17 +24,17 @@
 
 namespace lssar {
 
-class ReplyLoop;
+class ReplyWriter;
 
 // What every call uses. All of it outlives the calls.
-struct ServiceParts {
+struct ServiceContext {
   AdmissionControl* admission = nullptr;
   const Log* log = nullptr;
   Metrics* metrics = nullptr;
   WorkerPool* workers = nullptr;  // parses and tokenizes requests
   MemoryBudget* request_memory = nullptr;
   MemoryBudget* reply_memory = nullptr;
-  ReplyLoop* replies = nullptr;  // of gRPC's streaming calls
+  ReplyWriter* replies = nullptr;  // of gRPC's streaming calls
   StreamOptions stream = {};
   const TrustedProxies* trusted_proxies = nullptr;  // null: none
   bool share_prefix_cache_between_keys = false;
@@ -58,7 +58,7 @@ class CallContext {
  public:
   // Keeps the client's request id if it is 1 to 64 of [A-Za-z0-9._-]; otherwise makes one of 96
   // random bits: a counter would tell how many calls others make.
-  CallContext(CallMetadata metadata, const ServiceParts& parts);
+  CallContext(CallMetadata metadata, const ServiceContext& parts);
   ~CallContext();
   CallContext(const CallContext&) = delete;
   CallContext& operator=(const CallContext&) = delete;
@@ -72,14 +72,14 @@ class CallContext {
   Metrics& GetMetrics() const { return *parts_.metrics; }
   MemoryBudget& RequestMemory() const { return *parts_.request_memory; }
 
-  // Obtains the admission ticket, which is held until the context is destroyed. A call with a kind
+  // Obtains the admission permit, which is held until the context is destroyed. A call with a kind
   // also requires free capacity in the engine's queue. Call before the request is parsed, so that
   // an overloaded server rejects cheaply.
   // `abort`: ends the call at once, from any thread; empty if the call ends by itself soon
   // Errors  those of AdmissionControl::Admit and Engine::CheckQueueCapacity
   absl::Status Admit(KeyRole role, AbortCallback abort = {});
-  // Requires  Admit obtained a ticket
-  ServedModel& Model() const { return *model_; }
+  // Requires  Admit obtained a permit
+  LoadedModel& Model() const { return *model_; }
   // Whose calls share the engine: the key's name, or the client's address where there are no keys.
   const std::string& Tenant() const { return key_name_.empty() ? client_.limited : key_name_; }
   // Whether the caller may see what others do: an admin, or anyone where there are no keys.
@@ -113,7 +113,7 @@ class CallContext {
   }
 
   // For the functions of parse_request.h, which stop when CheckStop fails. Valid as long as this.
-  // Requires  Admit obtained a ticket
+  // Requires  Admit obtained a permit
   ParseContext MakeParseContext(uint64_t default_seed = 0) const;
 
   // Sets the parts of a parsed request that come from the call: id, deadline, and the name of the
@@ -149,16 +149,16 @@ class CallContext {
   const TraceContext trace_;
   const ClientAddress client_;
   const Clock::time_point started_;
-  const ServiceParts parts_;
+  const ServiceContext parts_;
   int64_t num_reply_bytes_ = 0;  // held in parts_.reply_memory
-  ServedModel* model_ = nullptr;
+  LoadedModel* model_ = nullptr;
   std::string key_name_;  // empty: the server has no keys
   Caller key_;            // set from the admission on; null: the server has no keys
   bool sees_load_ = false;
   std::atomic<bool> is_stopped_ = false;
 
   std::mutex mutex_;  // an aborted call may end while the engine still reports
-  std::optional<AdmissionTicket> ticket_;
+  std::optional<AdmissionPermit> permit_;
   RequestStats stats_;
   std::optional<FinishReason> finish_;
   LogFields log_fields_ = LogFields::object();

@@ -5,7 +5,7 @@
 
 #include "base/status_macros.h"
 #include "server/api/parse_request.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 
 namespace lssar {
 

@@ -20,7 +20,7 @@
 #include "runtime/limits.h"
 #include "server/api/fields.h"
 #include "server/api/sampling_fields.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 
 namespace lssar {
 namespace {
@@ -153,8 +153,8 @@ absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
                                               " (lssar-server --kv-cache-dtype)"));
   }
   if (context.backend != nullptr) {
-    constexpr std::array kNeeded = {Variant::kAttentionOverride};
-    RETURN_IF_ERROR(CheckVariants(*context.backend, kNeeded));
+    constexpr std::array kNeeded = {Feature::kAttentionOverride};
+    RETURN_IF_ERROR(CheckFeatures(*context.backend, kNeeded));
     for (const AttentionSpec& spec : layers) {
       const absl::Status status = context.backend->CheckAttention(spec);
       if (status.ok()) continue;
@@ -642,7 +642,7 @@ absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field, std::
   return ids;
 }
 
-ParseContext ContextOf(const ServedModel& model, uint64_t default_seed) {
+ParseContext ContextOf(const LoadedModel& model, uint64_t default_seed) {
   return {.checkpoint = &model.GetCheckpoint(),
           .max_model_len = model.MaxModelLen(),
           .default_seed = default_seed,

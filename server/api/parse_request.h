@@ -25,7 +25,7 @@
 
 namespace lssar {
 
-class ServedModel;
+class LoadedModel;
 
 // What the checks need to know about the model. `checkpoint` must outlive the call.
 struct ParseContext {
@@ -43,7 +43,7 @@ struct ParseContext {
   size_t max_text_bytes = 0;
 };
 
-ParseContext ContextOf(const ServedModel& model, uint64_t default_seed = 0);
+ParseContext ContextOf(const LoadedModel& model, uint64_t default_seed = 0);
 
 // Returns `bos` followed by the ids of `text`.
 // Errors  INVALID_ARGUMENT: not UTF-8, or longer than ParseContext::max_text_bytes

@@ -21,7 +21,7 @@ nlohmann::ordered_json SamplingJson(const v1::Sampling& sampling) {
 
 }  // namespace
 
-v1::Receipt MakeReceipt(const ServedModel& model, const Request& request) {
+v1::Receipt MakeReceipt(const LoadedModel& model, const Request& request) {
   const Checkpoint& checkpoint = model.GetCheckpoint();
   v1::Receipt receipt;
   receipt.set_checkpoint_hash(checkpoint.hash);
@@ -44,7 +44,7 @@ v1::Receipt MakeReceipt(const ServedModel& model, const Request& request) {
   return receipt;
 }
 
-std::string ReceiptJson(const ServedModel& model, const std::vector<const Request*>& requests) {
+std::string ReceiptJson(const LoadedModel& model, const std::vector<const Request*>& requests) {
   const v1::Receipt receipt = MakeReceipt(model, *requests.front());
   nlohmann::ordered_json json = {{"checkpoint_hash", receipt.checkpoint_hash()},
                                  {"tokenizer_hash", receipt.tokenizer_hash()},

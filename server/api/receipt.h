@@ -7,17 +7,17 @@
 
 #include "lssar/v1/inference.pb.h"
 #include "runtime/request.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 
 namespace lssar {
 
 // The receipt of a reply to `request`, parsed for `model`.
-v1::Receipt MakeReceipt(const ServedModel& model, const Request& request);
+v1::Receipt MakeReceipt(const LoadedModel& model, const Request& request);
 
 // The receipt as a JSON object with the fields of v1::Receipt. A call may be several requests that
 // differ in their seeds: then "seeds" has one for each in place of sampling.seed.
 // Requires  at least one request
-std::string ReceiptJson(const ServedModel& model, const std::vector<const Request*>& requests);
+std::string ReceiptJson(const LoadedModel& model, const std::vector<const Request*>& requests);
 
 }  // namespace lssar
 

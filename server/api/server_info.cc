@@ -15,7 +15,7 @@
 namespace lssar {
 namespace {
 
-void SetModelInfo(const ServedModel& model, v1::GetInfoReply* reply) {
+void SetModelInfo(const LoadedModel& model, v1::GetInfoReply* reply) {
   const Checkpoint& checkpoint = model.GetCheckpoint();
   const ModelConfig& config = checkpoint.config;
   reply->set_model_name(checkpoint.name);
@@ -45,7 +45,7 @@ void SetModelInfo(const ServedModel& model, v1::GetInfoReply* reply) {
   }
 }
 
-void SetEngineInfo(const ServedModel& model, bool with_load, v1::GetInfoReply* reply) {
+void SetEngineInfo(const LoadedModel& model, bool with_load, v1::GetInfoReply* reply) {
   const EngineOptions& options = model.GetEngine().Options();
   const EngineStats stats = model.GetEngine().Stats();
   reply->set_max_model_len(options.max_model_len);
@@ -106,7 +106,7 @@ v1::StageTimes ToStageTimes(const StageTimes& times) {
 
 }  // namespace
 
-absl::StatusOr<v1::GetInfoReply> GetInfo(const ServedModel& model, bool with_load) {
+absl::StatusOr<v1::GetInfoReply> GetInfo(const LoadedModel& model, bool with_load) {
   v1::GetInfoReply reply;
   reply.set_version(LSSAR_VERSION);
   SetModelInfo(model, &reply);
@@ -114,7 +114,7 @@ absl::StatusOr<v1::GetInfoReply> GetInfo(const ServedModel& model, bool with_loa
   return reply;
 }
 
-absl::StatusOr<v1::GetStatsReply> GetStats(const ServedModel& model, const Metrics& metrics) {
+absl::StatusOr<v1::GetStatsReply> GetStats(const LoadedModel& model, const Metrics& metrics) {
   v1::GetStatsReply reply;
   using std::chrono::nanoseconds;
   reply.set_uptime_ns(std::chrono::duration_cast<nanoseconds>(metrics.Uptime()).count());

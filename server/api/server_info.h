@@ -4,16 +4,16 @@
 
 #include "absl/status/statusor.h"
 #include "lssar/v1/inference.pb.h"
+#include "server/loaded_model.h"
 #include "server/ops/metrics.h"
-#include "server/served_model.h"
 
 namespace lssar {
 
 // The served model and its limits. `with_load`: also the current load, which is others' too.
-absl::StatusOr<v1::GetInfoReply> GetInfo(const ServedModel& model, bool with_load);
+absl::StatusOr<v1::GetInfoReply> GetInfo(const LoadedModel& model, bool with_load);
 
 // Counts since the server's start and the current load.
-absl::StatusOr<v1::GetStatsReply> GetStats(const ServedModel& model, const Metrics& metrics);
+absl::StatusOr<v1::GetStatsReply> GetStats(const LoadedModel& model, const Metrics& metrics);
 
 }  // namespace lssar
 

@@ -5,7 +5,7 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "server/api/reply_fields.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 
 namespace lssar {
 namespace {

@@ -162,7 +162,7 @@ KeyCounts KeyUsage::Counts() const {
   return counts_;
 }
 
-void KeyUsage::CountRefusal() {
+void KeyUsage::CountRejection() {
   const std::lock_guard lock(mutex_);
   ++counts_.num_refused;
 }

@@ -90,7 +90,7 @@ class KeyUsage : public std::enable_shared_from_this<KeyUsage> {
 
   KeyCounts Counts() const;
   // An admitted call was refused later.
-  void CountRefusal();
+  void CountRejection();
 
   // Counts one more running call, until Release.
   // Errors  RESOURCE_EXHAUSTED: names the limit; carries the retry delay

@@ -9,7 +9,7 @@
 
 namespace lssar {
 
-AdmissionTicket::AdmissionTicket(AdmissionTicket&& other) noexcept
+AdmissionPermit::AdmissionPermit(AdmissionPermit&& other) noexcept
     : control_(std::exchange(other.control_, nullptr)),
       model_(other.model_),
       id_(other.id_),
@@ -17,32 +17,32 @@ AdmissionTicket::AdmissionTicket(AdmissionTicket&& other) noexcept
       num_reserved_tokens_(other.num_reserved_tokens_),
       num_used_tokens_(other.num_used_tokens_) {}
 
-AdmissionTicket::~AdmissionTicket() {
+AdmissionPermit::~AdmissionPermit() {
   ReleaseKey();
   if (control_ != nullptr) control_->RemoveCall(id_);
 }
 
-std::string_view AdmissionTicket::KeyName() const {
+std::string_view AdmissionPermit::KeyName() const {
   return key_ != nullptr && key_->IsKey() ? std::string_view(key_->Name()) : std::string_view();
 }
 
-bool AdmissionTicket::IsAdmin() const {
+bool AdmissionPermit::IsAdmin() const {
   return key_ == nullptr || !key_->IsKey() || key_->IsAdmin();
 }
 
-absl::Status AdmissionTicket::ReserveTokens(int64_t num_tokens) {
+absl::Status AdmissionPermit::ReserveTokens(int64_t num_tokens) {
   if (key_ == nullptr) return absl::OkStatus();
   RETURN_IF_ERROR(key_->ReserveTokens(num_tokens, Clock::now()));
   num_reserved_tokens_ += num_tokens;
   return absl::OkStatus();
 }
 
-absl::StatusOr<RequestLease> AdmissionTicket::AddRequest(int num_sequences, int priority) const {
+absl::StatusOr<RequestLease> AdmissionPermit::AddRequest(int num_sequences, int priority) const {
   if (key_ == nullptr) return RequestLease();
   return key_->AddRequest(num_sequences, priority);
 }
 
-void AdmissionTicket::CountTokens(int64_t num_tokens) {
+void AdmissionPermit::CountTokens(int64_t num_tokens) {
   if (key_ == nullptr) return;
   num_used_tokens_ += num_tokens;
   const int64_t over = std::max<int64_t>(0, num_used_tokens_ - num_reserved_tokens_);
@@ -50,28 +50,28 @@ void AdmissionTicket::CountTokens(int64_t num_tokens) {
   num_reserved_tokens_ += over;
 }
 
-void AdmissionTicket::ReleaseKey() {
+void AdmissionPermit::ReleaseKey() {
   const auto key = std::exchange(key_, nullptr);
   if (key == nullptr) return;
   key->RefundTokens(num_reserved_tokens_ - num_used_tokens_);
   key->Release();
 }
 
-absl::StatusOr<AdmissionTicket> AdmissionControl::Admit(std::string_view authorization,
+absl::StatusOr<AdmissionPermit> AdmissionControl::Admit(std::string_view authorization,
                                                         KeyRole role, AbortCallback abort,
                                                         std::optional<Caller> caller,
                                                         const std::string& client) {
-  ASSIGN_OR_RETURN(AdmissionTicket ticket, AddCall(std::move(abort)));
+  ASSIGN_OR_RETURN(AdmissionPermit permit, AddCall(std::move(abort)));
   if (!caller) {
     ASSIGN_OR_RETURN(caller, access_->Authenticate(authorization, role));
   }
   if (*caller == nullptr) caller = access_->OfAddress(client);
   if (*caller != nullptr) RETURN_IF_ERROR((*caller)->Acquire(Clock::now()));
-  ticket.key_ = *std::move(caller);
-  return ticket;
+  permit.key_ = *std::move(caller);
+  return permit;
 }
 
-absl::StatusOr<AdmissionTicket> AdmissionControl::AddCall(AbortCallback abort) {
+absl::StatusOr<AdmissionPermit> AdmissionControl::AddCall(AbortCallback abort) {
   const std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(LockedReadiness());
   if (std::ssize(running_) >= max_calls_) {
@@ -80,7 +80,7 @@ absl::StatusOr<AdmissionTicket> AdmissionControl::AddCall(AbortCallback abort) {
   }
   const uint64_t id = next_id_++;
   running_.emplace(id, std::move(abort));
-  return AdmissionTicket(this, model_, id);
+  return AdmissionPermit(this, model_, id);
 }
 
 absl::Status AdmissionControl::Readiness() const {
@@ -96,12 +96,12 @@ absl::Status AdmissionControl::LockedReadiness() const {
   return absl::OkStatus();
 }
 
-ServedModel* AdmissionControl::Model() const {
+LoadedModel* AdmissionControl::Model() const {
   const std::lock_guard lock(mutex_);
   return model_;
 }
 
-void AdmissionControl::Open(ServedModel* model) {
+void AdmissionControl::Open(LoadedModel* model) {
   const std::lock_guard lock(mutex_);
   model_ = model;
 }

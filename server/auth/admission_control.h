@@ -19,20 +19,20 @@
 namespace lssar {
 
 class AdmissionControl;
-class ServedModel;
+class LoadedModel;
 
 // Ends a call at once with the given status. Called from any thread.
 using AbortCallback = std::function<void(const absl::Status&)>;
 
 // One admitted call. Until it is destroyed the model stays loaded, WaitUntilIdle waits, and the
 // call counts against the limits of the server and of its key.
-class AdmissionTicket {
+class AdmissionPermit {
  public:
-  AdmissionTicket(AdmissionTicket&& other) noexcept;
-  AdmissionTicket& operator=(AdmissionTicket&&) = delete;
-  ~AdmissionTicket();
+  AdmissionPermit(AdmissionPermit&& other) noexcept;
+  AdmissionPermit& operator=(AdmissionPermit&&) = delete;
+  ~AdmissionPermit();
 
-  ServedModel& Model() const { return *model_; }
+  LoadedModel& Model() const { return *model_; }
   // Empty if the server has no keys.
   std::string_view KeyName() const;
   // Null if the server has no keys, or after ReleaseKey.
@@ -51,11 +51,11 @@ class AdmissionTicket {
 
  private:
   friend class AdmissionControl;
-  AdmissionTicket(AdmissionControl* control, ServedModel* model, uint64_t id)
+  AdmissionPermit(AdmissionControl* control, LoadedModel* model, uint64_t id)
       : control_(control), model_(model), id_(id) {}
 
   AdmissionControl* control_;  // null: moved from
-  ServedModel* model_;
+  LoadedModel* model_;
   uint64_t id_;
   // Of the key, or of the client's address. Null: it has no limits, or was released.
   std::shared_ptr<KeyUsage> key_;
@@ -75,7 +75,7 @@ class AdmissionControl {
   // Errors  UNAVAILABLE: as Readiness
   //         RESOURCE_EXHAUSTED: too many calls, or a limit of the key; carries the retry delay
   //         UNAUTHENTICATED, PERMISSION_DENIED: as AccessControl::Authenticate
-  absl::StatusOr<AdmissionTicket> Admit(std::string_view authorization, KeyRole role,
+  absl::StatusOr<AdmissionPermit> Admit(std::string_view authorization, KeyRole role,
                                         AbortCallback abort = {}, std::optional<Caller> caller = {},
                                         const std::string& client = {});
 
@@ -89,8 +89,8 @@ class AdmissionControl {
     return access_->Authenticate(authorization, role).status();
   }
 
-  // Starts to admit calls. `model` must outlive every ticket.
-  void Open(ServedModel* model);
+  // Starts to admit calls. `model` must outlive every permit.
+  void Open(LoadedModel* model);
   // Stops admitting calls; new ones get `reason` (UNAVAILABLE). The last reason applies.
   void Close(absl::Status reason);
   // Ends every running call with `reason`.
@@ -99,23 +99,23 @@ class AdmissionControl {
   // OK if calls are admitted. UNAVAILABLE: loading, or the reason given to Close.
   absl::Status Readiness() const;
   // Null while the model is loading.
-  ServedModel* Model() const;
+  LoadedModel* Model() const;
 
-  // Waits until no ticket is left. False if `limit` passes first.
+  // Waits until no permit is left. False if `limit` passes first.
   bool WaitUntilIdle(absl::Duration limit);
 
  private:
-  friend class AdmissionTicket;
+  friend class AdmissionPermit;
 
   absl::Status LockedReadiness() const;
-  absl::StatusOr<AdmissionTicket> AddCall(AbortCallback abort);
+  absl::StatusOr<AdmissionPermit> AddCall(AbortCallback abort);
   void RemoveCall(uint64_t id);
 
   const int max_calls_;
   AccessControl* const access_;
   mutable std::mutex mutex_;
   std::condition_variable idle_;
-  ServedModel* model_ = nullptr;  // null: loading
+  LoadedModel* model_ = nullptr;  // null: loading
   absl::Status closed_;           // OK: not closed
   uint64_t next_id_ = 0;
   std::map<uint64_t, AbortCallback> running_;

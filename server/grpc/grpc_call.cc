@@ -25,7 +25,7 @@ std::shared_ptr<grpc_call> AddReference(grpc_call* call) {
 }  // namespace
 
 GrpcStreamCall::GrpcStreamCall(std::string_view rpc, CallKind kind, std::unique_ptr<Method> method,
-                               std::unique_ptr<GrpcStream> stream, const ServiceParts& parts)
+                               std::unique_ptr<GrpcStream> stream, const ServiceContext& parts)
     : StreamReactor(std::move(stream)),
       Call(ReadMetadata(rpc, kind, GetServerContext()), parts, std::move(method)),
       loop_(*parts.replies),
@@ -201,7 +201,7 @@ void GrpcStreamCall::Reset() {
 }
 
 GrpcUnaryCall::GrpcUnaryCall(std::string_view rpc, std::unique_ptr<Method> method,
-                             grpc::CallbackServerContext& grpc_context, const ServiceParts& parts,
+                             grpc::CallbackServerContext& grpc_context, const ServiceContext& parts,
                              const grpc::ByteBuffer& request, grpc::ByteBuffer* reply)
     : Call(ReadMetadata(rpc, std::nullopt, grpc_context), parts, std::move(method)),
       bytes_(request),

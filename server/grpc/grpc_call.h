@@ -32,9 +32,9 @@ class GrpcStreamCall final : public StreamReactor, public Call {
  public:
   // `parts` outlives the call.
   GrpcStreamCall(std::string_view rpc, CallKind kind, std::unique_ptr<Method> method,
-                 std::unique_ptr<GrpcStream> stream, const ServiceParts& parts);
+                 std::unique_ptr<GrpcStream> stream, const ServiceContext& parts);
 
-  // Call once, on the thread of the ReplyLoop.
+  // Call once, on the thread of the ReplyWriter.
   void Start();
 
  private:
@@ -54,7 +54,7 @@ class GrpcStreamCall final : public StreamReactor, public Call {
   }
   // Has the loop call Advance.
   void ScheduleAdvance();
-  // Starts the next write, or finishes. The thread of the ReplyLoop.
+  // Starts the next write, or finishes. The thread of the ReplyWriter.
   void Advance();
   // Has OnAlarm called at the queue's deadline. Requires mutex_
   void WatchClient();
@@ -62,7 +62,7 @@ class GrpcStreamCall final : public StreamReactor, public Call {
   // Resets the stream: the write in progress never completes otherwise.
   void Reset();
 
-  ReplyLoop& loop_;
+  ReplyWriter& loop_;
   grpc::ByteBuffer bytes_;  // of the request, until it is decoded
 
   std::mutex mutex_;    // locked after that of Call
@@ -87,7 +87,7 @@ class GrpcUnaryCall final : public grpc::ServerUnaryReactor, public Call {
  public:
   // `grpc_context` and `reply` live until OnDone; `parts` outlives the call.
   GrpcUnaryCall(std::string_view rpc, std::unique_ptr<Method> method,
-                grpc::CallbackServerContext& grpc_context, const ServiceParts& parts,
+                grpc::CallbackServerContext& grpc_context, const ServiceContext& parts,
                 const grpc::ByteBuffer& request, grpc::ByteBuffer* reply);
 
   // Call once, before gRPC gets the object.

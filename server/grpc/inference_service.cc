@@ -17,14 +17,14 @@
 #include "server/api/tokenize.h"
 #include "server/grpc/adapter.h"
 #include "server/grpc/grpc_call.h"
-#include "server/grpc/reply_loop.h"
+#include "server/grpc/reply_writer.h"
 #include "server/grpc/stream.h"
 
 namespace lssar {
 namespace {
 
 // Every rpc is raw: the service gets and returns bytes (ReadMessage in grpc_adapter.h says why).
-// Streaming rpcs are on a completion queue of ours, so that their writes are batched (ReplyLoop).
+// Streaming rpcs are on a completion queue of ours, so that their writes are batched (ReplyWriter).
 using RawInference = v1::Inference::WithRawMethod_Generate<v1::Inference::WithRawMethod_Score<
     v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_Detokenize<
         v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::WithRawCallbackMethod_GetStats<
@@ -36,7 +36,7 @@ constexpr size_t kLargeRequestBytes = 512;
 // Each call is an object of its own; the service only creates them.
 class InferenceService final : public RawInference {
  public:
-  InferenceService(const ServiceParts& parts, OnLargeRequest on_large_request,
+  InferenceService(const ServiceContext& parts, OnLargeRequest on_large_request,
                    FindReplySocket find_socket)
       : parts_(parts),
         on_large_request_(std::move(on_large_request)),
@@ -148,14 +148,14 @@ class InferenceService final : public RawInference {
   // GetInfo and GetStats have no fields; a newer client's unknown ones are tolerated.
   static constexpr size_t kMaxEmptyRequestBytes = 1024;
 
-  const ServiceParts parts_;
+  const ServiceContext parts_;
   const OnLargeRequest on_large_request_;
   const FindReplySocket find_socket_;
 };
 
 }  // namespace
 
-InferenceRpcs MakeInferenceService(const ServiceParts& parts, OnLargeRequest on_large_request,
+InferenceRpcs MakeInferenceService(const ServiceContext& parts, OnLargeRequest on_large_request,
                                    FindReplySocket find_socket) {
   auto service = std::make_unique<InferenceService>(parts, std::move(on_large_request),
                                                     std::move(find_socket));

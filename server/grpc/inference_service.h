@@ -1,5 +1,5 @@
 // The gRPC service lssar.v1.Inference: streaming rpcs by gRPC's completion queue API on a
-// ReplyLoop, the others by its callback API.
+// ReplyWriter, the others by its callback API.
 #ifndef LSSAR_SERVER_GRPC_INFERENCE_SERVICE_H_
 #define LSSAR_SERVER_GRPC_INFERENCE_SERVICE_H_
 
@@ -26,7 +26,7 @@ struct InferenceRpcs {
   std::function<void()> accept;
 };
 // Requires  parts.replies starts after `accept`
-InferenceRpcs MakeInferenceService(const ServiceParts& parts, OnLargeRequest on_large_request,
+InferenceRpcs MakeInferenceService(const ServiceContext& parts, OnLargeRequest on_large_request,
                                    FindReplySocket find_socket);
 
 }  // namespace lssar

@@ -11,20 +11,20 @@
 #include <memory>
 #include <utility>
 
-#include "server/grpc/reply_loop.h"
+#include "server/grpc/reply_writer.h"
 #include "server/net/reply_socket.h"
 
 namespace lssar {
 
 // What gRPC needs of a call that it has been asked for. The tags live as long as the call.
 struct GrpcStream {
-  // `reply_loop` outlives this.
-  explicit GrpcStream(ReplyLoop* reply_loop) : loop(*reply_loop) { loop.AddCall(); }
+  // `reply_writer` outlives this.
+  explicit GrpcStream(ReplyWriter* reply_writer) : loop(*reply_writer) { loop.AddCall(); }
   ~GrpcStream() { loop.RemoveCall(); }
   GrpcStream(const GrpcStream&) = delete;
   GrpcStream& operator=(const GrpcStream&) = delete;
 
-  ReplyLoop& loop;
+  ReplyWriter& loop;
   grpc::ServerContext context;
   grpc::ByteBuffer request;
   grpc::ServerAsyncWriter<grpc::ByteBuffer> writer{&context};
@@ -32,8 +32,8 @@ struct GrpcStream {
   std::shared_ptr<ReplySocket> socket;  // null: the call comes from this process
 };
 
-// As grpc::ServerWriteReactor, on the thread of a ReplyLoop: all methods run there.
-class StreamReactor : public ReplyLoop::Stream {
+// As grpc::ServerWriteReactor, on the thread of a ReplyWriter: all methods run there.
+class StreamReactor : public ReplyWriter::Stream {
  public:
   // `stream` has arrived.
   explicit StreamReactor(std::unique_ptr<GrpcStream> stream);

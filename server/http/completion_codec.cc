@@ -16,7 +16,7 @@
 #include "server/http/json_text.h"
 #include "server/http/openai_reply.h"
 #include "server/http/openai_request.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 
 namespace lssar {
 namespace {

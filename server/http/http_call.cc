@@ -11,7 +11,7 @@
 namespace lssar {
 
 HttpCall::HttpCall(std::string_view rpc, std::optional<CallKind> kind, HttpMethod method,
-                   std::shared_ptr<HttpExchange> exchange, const ServiceParts& parts)
+                   std::shared_ptr<HttpExchange> exchange, const ServiceContext& parts)
     : Call(ReadHttpMetadata(rpc, kind, exchange->Request()), parts, std::move(method.method)),
       codec_(std::move(method.codec)),
       exchange_(std::move(exchange)) {

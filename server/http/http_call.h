@@ -20,7 +20,7 @@ namespace lssar {
 class HttpCall final : public Call, public ExchangeListener {
  public:
   HttpCall(std::string_view rpc, std::optional<CallKind> kind, HttpMethod method,
-           std::shared_ptr<HttpExchange> exchange, const ServiceParts& parts);
+           std::shared_ptr<HttpExchange> exchange, const ServiceContext& parts);
 
   // Call once, on an I/O thread.
   void Start();

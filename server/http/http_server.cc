@@ -66,7 +66,7 @@ std::string PercentDecode(std::string_view text) {
 // GET /v1/models and GET /v1/models/NAME. `created`: of the model, in seconds since 1970.
 absl::StatusOr<std::string> ModelsJson(const HttpRequest& request, const CallContext& context,
                                        int64_t created) {
-  const ServedModel& model = context.Model();
+  const LoadedModel& model = context.Model();
   const std::string_view path = request.Path();
   if (!path.starts_with(kModelsPrefix)) {
     return StrCat("{\"object\":\"list\",\"data\":[", ModelJson(model, created), "]}");
@@ -94,10 +94,11 @@ struct HttpServer::State final : public HttpHandler {
   static const Route* FindRoute(std::string_view path);
   static std::string PathList();
 
-  State(const ServerOptions& server_options, HttpPages given_pages, const ServiceParts& given_parts)
+  State(const ServerOptions& server_options, ProbeEndpoints given_pages,
+        const ServiceContext& given_context)
       : options(server_options),
         pages(std::move(given_pages)),
-        parts(given_parts),
+        parts(given_context),
         cross_origin(options.http_cors_origins, /*checks_host=*/IsForThisMachine()) {}
 
   // No client comes from another machine, directly or through a proxy, and none needs a key.
@@ -122,8 +123,8 @@ struct HttpServer::State final : public HttpHandler {
   HttpReply Preflight(const Route& route, const HttpRequest& request) const;
   HttpReply MetricsPage(const HttpRequest& request) const;
   const ServerOptions options;
-  const HttpPages pages;
-  const ServiceParts parts;
+  const ProbeEndpoints pages;
+  const ServiceContext parts;
   const CrossOriginCheck cross_origin;
   const int64_t started_at = std::time(nullptr);
   std::unique_ptr<HttpTransport> transport;
@@ -389,8 +390,8 @@ void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions& options,
-                                                             HttpPages pages,
-                                                             const ServiceParts& parts,
+                                                             ProbeEndpoints pages,
+                                                             const ServiceContext& parts,
                                                              TlsCertificates* certificates) {
   std::unique_ptr<TlsContext> tls;
   if (certificates != nullptr) tls = std::make_unique<TlsContext>(certificates);

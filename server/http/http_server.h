@@ -14,7 +14,7 @@
 namespace lssar {
 
 // Pages that answer in every state of the server. Called on the I/O threads.
-struct HttpPages {
+struct ProbeEndpoints {
   std::function<std::string()> metrics;  // /metrics: the whole page
   // Whether the header Authorization allows /metrics. Errors  UNAUTHENTICATED, PERMISSION_DENIED
   std::function<absl::Status(const std::string& authorization)> check_admin;
@@ -28,8 +28,8 @@ class HttpServer {
   // and `certificates` refer to outlives the server.
   // Errors  UNAVAILABLE: cannot be listened on
   static absl::StatusOr<std::unique_ptr<HttpServer>> Open(const ServerOptions& options,
-                                                          HttpPages pages,
-                                                          const ServiceParts& parts,
+                                                          ProbeEndpoints pages,
+                                                          const ServiceContext& parts,
                                                           TlsCertificates* certificates);
   // Closes all connections. Requires  no call of the engine is left
   ~HttpServer();

@@ -428,13 +428,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
 };
 
 // The answer to a connection that is one too many.
-std::string RefusalReply(Refusal reason) {
+std::string RejectionResponse(Rejection reason) {
   std::string status = "503 Service Unavailable", type = "server_error", message;
   switch (reason) {
-    case Refusal::kMaxConnections:
+    case Rejection::kMaxConnections:
       message = "the server has too many connections (--max-connections)";
       break;
-    case Refusal::kMaxConnectionsPerAddress:
+    case Rejection::kMaxConnectionsPerAddress:
       status = "429 Too Many Requests";
       type = "rate_limit_error";
       message = "this address has too many connections (--max-connections-per-address)";
@@ -453,7 +453,7 @@ std::string RefusalReply(Refusal reason) {
 struct HttpTransport::State {
   State(const TransportOptions& options, HttpHandler* handler) : shared(options, handler) {}
 
-  std::optional<Refusal> OnAccepted(AcceptedConnection accepted);
+  std::optional<Rejection> OnAccepted(AcceptedConnection accepted);
 
   ServedPort shared;  // outlives the connections that the context's handlers own
   asio::io_context context{kNumThreads};
@@ -464,11 +464,11 @@ struct HttpTransport::State {
 };
 
 // The acceptor's thread.
-std::optional<Refusal> HttpTransport::State::OnAccepted(AcceptedConnection accepted) {
+std::optional<Rejection> HttpTransport::State::OnAccepted(AcceptedConnection accepted) {
   tcp::socket socket(asio::make_strand(context));
   ErrorCode error;
   socket.assign(accepted.family == AF_INET6 ? tcp::v6() : tcp::v4(), accepted.socket.Get(), error);
-  if (error) return Refusal::kNoDescriptors;
+  if (error) return Rejection::kNoDescriptors;
   accepted.socket.Release();
   const std::shared_ptr<SSL_CTX> context_now = tls == nullptr ? nullptr : tls->Current();
   const auto executor = socket.get_executor();
@@ -496,10 +496,10 @@ absl::StatusOr<std::unique_ptr<HttpTransport>> HttpTransport::Open(const Transpo
       raw->context.run();
     });
   }
-  const auto refuse = [has_tls = raw->tls != nullptr](int fd, Refusal reason) {
+  const auto refuse = [has_tls = raw->tls != nullptr](int fd, Rejection reason) {
     if (has_tls) return;
     // One try that does not wait: the answer is shorter than any socket's buffer.
-    const std::string reply = RefusalReply(reason);
+    const std::string reply = RejectionResponse(reason);
     if (send(fd, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
       shutdown(fd, SHUT_WR);
     }
@@ -507,7 +507,7 @@ absl::StatusOr<std::unique_ptr<HttpTransport>> HttpTransport::Open(const Transpo
   raw->acceptor->Start(
       {.on_accepted =
            [raw](AcceptedConnection accepted) { return raw->OnAccepted(std::move(accepted)); },
-       .on_refused = refuse});
+       .on_rejected = refuse});
   return std::unique_ptr<HttpTransport>(new HttpTransport(std::move(state)));
 }
 

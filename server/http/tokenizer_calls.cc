@@ -15,7 +15,7 @@
 #include "server/http/openai_reply.h"
 #include "server/http/openai_request.h"
 #include "server/http/request_fields.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 
 namespace lssar {
 namespace {
@@ -114,7 +114,7 @@ absl::StatusOr<std::string> DetokenizeJson(const HttpRequest& http, const CallCo
 
 absl::StatusOr<std::string> TokenizerInfoJson(const HttpRequest& /*request*/,
                                               const CallContext& context) {
-  const ServedModel& model = context.Model();
+  const LoadedModel& model = context.Model();
   const Checkpoint& checkpoint = model.GetCheckpoint();
   if (checkpoint.tokenizer == nullptr) {
     return absl::FailedPreconditionError(
@@ -137,7 +137,7 @@ absl::StatusOr<std::string> TokenizerInfoJson(const HttpRequest& /*request*/,
   return info.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string ModelJson(const ServedModel& model, int64_t created) {
+std::string ModelJson(const LoadedModel& model, int64_t created) {
   const Checkpoint& checkpoint = model.GetCheckpoint();
   const std::string name = JsonString(checkpoint.name);
   const ModelConfig& config = checkpoint.config;

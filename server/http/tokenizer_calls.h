@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "server/api/call_context.h"
 #include "server/http/http_message.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 
 namespace lssar {
 
@@ -20,7 +20,7 @@ absl::StatusOr<std::string> TokenizerInfoJson(const HttpRequest& request,
                                               const CallContext& context);
 
 // `created`: seconds since 1970.
-std::string ModelJson(const ServedModel& model, int64_t created);
+std::string ModelJson(const LoadedModel& model, int64_t created);
 
 }  // namespace lssar
 

@@ -65,21 +65,21 @@ struct Acceptor::State {
   explicit State(const AcceptorOptions& given)
       : options(given),
         limiter(std::make_shared<ConnectionLimiter>(given.limits)),
-        refusals("connections refused", given.name, kRefusalNames) {}
+        refusals("connections refused", given.name, kRejectionNames) {}
 
   absl::Status Open();
   ErrorCode OpenListener(const tcp::endpoint& endpoint);
   void Wait(tcp::acceptor& listener);
   void AcceptBatch(tcp::acceptor& listener);
   void OnAccepted(int fd, const sockaddr_storage& address);
-  void CountRefusal(const PeerAddress& peer, Refusal reason);
+  void CountRejection(const PeerAddress& peer, Rejection reason);
   void RefuseWithoutDescriptors(tcp::acceptor& listener);
   void Pause(tcp::acceptor& listener);
   void Tick();
 
   const AcceptorOptions options;
   const std::shared_ptr<ConnectionLimiter> limiter;
-  EventCounts<kRefusalNames.size()> refusals;
+  EventCounts<kRejectionNames.size()> refusals;
   Callbacks callbacks;
   asio::io_context context{1};
   std::vector<tcp::acceptor> listeners;
@@ -169,24 +169,24 @@ void Acceptor::State::OnAccepted(int fd, const sockaddr_storage& address) {
   const PeerAddress peer = ToPeerAddress(address);
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  std::optional<Refusal> refusal = limiter->Check(peer.limited, Clock::now());
-  if (refusal && *refusal != Refusal::kBlocked && callbacks.before_refusal) {
+  std::optional<Rejection> refusal = limiter->Check(peer.limited, Clock::now());
+  if (refusal && *refusal != Rejection::kBlocked && callbacks.before_refusal) {
     callbacks.before_refusal();
     refusal = limiter->Check(peer.limited, Clock::now());
   }
   if (refusal) {
-    if (callbacks.on_refused) callbacks.on_refused(fd, *refusal);
+    if (callbacks.on_rejected) callbacks.on_rejected(fd, *refusal);
   } else {
     refusal = callbacks.on_accepted({.socket = std::move(socket),
                                      .family = address.ss_family,
                                      .peer = peer,
                                      .slot = limiter->Add(peer.limited)});
   }
-  if (refusal) CountRefusal(peer, *refusal);
+  if (refusal) CountRejection(peer, *refusal);
 }
 
-void Acceptor::State::CountRefusal(const PeerAddress& peer, Refusal reason) {
-  if (options.limits.metrics != nullptr) options.limits.metrics->OnRefused(reason);
+void Acceptor::State::CountRejection(const PeerAddress& peer, Rejection reason) {
+  if (options.limits.metrics != nullptr) options.limits.metrics->OnRejected(reason);
   refusals.Add(size_t(reason), peer.limited, options.log);
 }
 
@@ -197,8 +197,8 @@ void Acceptor::State::RefuseWithoutDescriptors(tcp::acceptor& listener) {
     sockaddr_storage address = {};
     const FileDescriptor socket(AcceptFrom(listener, &address));
     if (!socket.IsOpen()) break;
-    if (callbacks.on_refused) callbacks.on_refused(socket.Get(), Refusal::kNoDescriptors);
-    CountRefusal(ToPeerAddress(address), Refusal::kNoDescriptors);
+    if (callbacks.on_rejected) callbacks.on_rejected(socket.Get(), Rejection::kNoDescriptors);
+    CountRejection(ToPeerAddress(address), Rejection::kNoDescriptors);
   }
   spare.Reset(OpenSpare());
 }

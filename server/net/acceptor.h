@@ -41,9 +41,9 @@ class Acceptor {
  public:
   struct Callbacks {
     // Nullopt: the connection is served. Otherwise it is closed, counted and logged.
-    std::function<std::optional<Refusal>(AcceptedConnection)> on_accepted;
+    std::function<std::optional<Rejection>(AcceptedConnection)> on_accepted;
     // Before `fd` is closed, for an answer that must not wait. Empty: none.
-    std::function<void(int fd, Refusal reason)> on_refused = {};
+    std::function<void(int fd, Rejection reason)> on_rejected = {};
     // Before a limit refuses a connection: a chance to notice connections that have ended.
     std::function<void()> before_refusal = {};
     // Called every `interval`. Empty: never.

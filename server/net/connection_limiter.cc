@@ -6,7 +6,7 @@
 namespace lssar {
 namespace {
 
-constexpr int kMaxAbuses = 3;
+constexpr int kMaxViolations = 3;
 constexpr auto kMemory = std::chrono::seconds(10);
 constexpr auto kBlockTime = std::chrono::seconds(10);
 
@@ -22,23 +22,23 @@ ConnectionSlot::~ConnectionSlot() {
   if (limiter_ != nullptr) limiter_->Remove(address_);
 }
 
-std::optional<Refusal> ConnectionLimiter::Check(const std::string& address,
-                                                Clock::time_point now) const {
+std::optional<Rejection> ConnectionLimiter::Check(const std::string& address,
+                                                  Clock::time_point now) const {
   const std::lock_guard lock(mutex_);
-  const auto offender = offenders_.find(address);
-  if (offender != offenders_.end() && now < offender->second.blocked_until) {
-    return Refusal::kBlocked;
+  const auto peer = peers_.find(address);
+  if (peer != peers_.end() && now < peer->second.blocked_until) {
+    return Rejection::kBlocked;
   }
   const auto found = num_by_address_.find(address);
   const int num_of_address = found == num_by_address_.end() ? 0 : found->second;
   int max_connections = options_.max_connections;
   if (LimitsAddresses()) {
     if (num_of_address >= options_.max_connections_per_address) {
-      return Refusal::kMaxConnectionsPerAddress;
+      return Rejection::kMaxConnectionsPerAddress;
     }
     if (num_of_address > 0) max_connections -= max_connections / 16;
   }
-  if (num_connections_ >= max_connections) return Refusal::kMaxConnections;
+  if (num_connections_ >= max_connections) return Rejection::kMaxConnections;
   return std::nullopt;
 }
 
@@ -62,15 +62,15 @@ void ConnectionLimiter::Remove(const std::string& address) {
   if (options_.metrics != nullptr) options_.metrics->OnEnded();
 }
 
-void ConnectionLimiter::OnAbuse(const std::string& address, Clock::time_point now) {
+void ConnectionLimiter::OnViolation(const std::string& address, Clock::time_point now) {
   if (!LimitsAddresses()) return;
   const std::lock_guard lock(mutex_);
-  std::erase_if(offenders_, [now](const auto& entry) {
+  std::erase_if(peers_, [now](const auto& entry) {
     return entry.second.forgotten_at < now && entry.second.blocked_until < now;
   });
-  Offender& offender = offenders_[address];
-  offender.forgotten_at = now + kMemory;
-  if (++offender.num_abuses >= kMaxAbuses) offender.blocked_until = now + kBlockTime;
+  Peer& peer = peers_[address];
+  peer.forgotten_at = now + kMemory;
+  if (++peer.num_violations >= kMaxViolations) peer.blocked_until = now + kBlockTime;
 }
 
 }  // namespace lssar

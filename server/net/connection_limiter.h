@@ -50,13 +50,13 @@ class ConnectionLimiter : public std::enable_shared_from_this<ConnectionLimiter>
   explicit ConnectionLimiter(const Options& options) : options_(options) {}
 
   // The slot of a new connection, or the reason to refuse it.
-  std::optional<Refusal> Check(const std::string& address, Clock::time_point now) const;
+  std::optional<Rejection> Check(const std::string& address, Clock::time_point now) const;
   // Requires  Check returned nullopt, and no other thread adds
   ConnectionSlot Add(std::string address);
 
   // Reports an abuse by `address`. The third within ten seconds blocks the address for ten seconds,
   // unless addresses are not limited.
-  void OnAbuse(const std::string& address, Clock::time_point now);
+  void OnViolation(const std::string& address, Clock::time_point now);
 
   // Whether an address stands for one client, so that it can be held to account.
   bool LimitsAddresses() const { return options_.max_connections_per_address > 0; }
@@ -65,8 +65,8 @@ class ConnectionLimiter : public std::enable_shared_from_this<ConnectionLimiter>
   friend class ConnectionSlot;
   void Remove(const std::string& address);
 
-  struct Offender {
-    int num_abuses = 0;
+  struct Peer {
+    int num_violations = 0;
     Clock::time_point forgotten_at, blocked_until;
   };
 
@@ -74,7 +74,7 @@ class ConnectionLimiter : public std::enable_shared_from_this<ConnectionLimiter>
   mutable std::mutex mutex_;
   int num_connections_ = 0;
   std::unordered_map<std::string, int> num_by_address_;
-  std::unordered_map<std::string, Offender> offenders_;
+  std::unordered_map<std::string, Peer> peers_;
 };
 
 }  // namespace lssar

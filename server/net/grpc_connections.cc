@@ -94,21 +94,21 @@ struct GrpcConnections::State {
   explicit State(Options given)
       : options(std::move(given)),
         epoll(epoll_create1(EPOLL_CLOEXEC)),
-        abuses("connections closed", "grpc", kAbuseNames) {}
+        abuses("connections closed", "grpc", kViolationNames) {}
 
-  std::optional<Refusal> OnAccepted(AcceptedConnection accepted);
+  std::optional<Rejection> OnAccepted(AcceptedConnection accepted);
   void Sweep();
   void Tick();
   void CountStreams(Connection& connection);
   void Judge(Connection& connection, Clock::time_point now);
   bool IsOverUploadLimit(const Connection& connection) const;
   void LimitIdleStreams(Clock::time_point now);
-  void Close(Connection& connection, Abuse abuse, Clock::time_point now);
+  void Close(Connection& connection, Violation abuse, Clock::time_point now);
   void Remove(int fd);
 
   Options options;
   const FileDescriptor epoll;
-  EventCounts<kAbuseNames.size()> abuses;
+  EventCounts<kViolationNames.size()> abuses;
   std::unordered_map<int, std::unique_ptr<Connection>> connections;  // by their second descriptor
   std::unordered_set<Connection*> uploading;                         // with unfinished requests
   std::optional<HandOver> hand_over;
@@ -119,9 +119,9 @@ struct GrpcConnections::State {
   std::unordered_map<std::string, Connection*> by_peer;  // under the mutex
 };
 
-std::optional<Refusal> GrpcConnections::State::OnAccepted(AcceptedConnection accepted) {
+std::optional<Rejection> GrpcConnections::State::OnAccepted(AcceptedConnection accepted) {
   FileDescriptor second(fcntl(accepted.socket.Get(), F_DUPFD_CLOEXEC, 0));
-  if (!second.IsOpen()) return Refusal::kNoDescriptors;
+  if (!second.IsOpen()) return Rejection::kNoDescriptors;
   FileDescriptor first = std::move(accepted.socket);
   const int fd = second.Get();
   auto connection =
@@ -179,7 +179,7 @@ void GrpcConnections::State::Judge(Connection& connection, Clock::time_point now
     connection.received_at_count = bytes->received;
     CountStreams(connection);
   }
-  const std::optional<Abuse> abuse =
+  const std::optional<Violation> abuse =
       connection.watch.Check({.bytes_received = bytes->received,
                               .bytes_sent = bytes->sent,
                               .message_bytes = connection.message_bytes,
@@ -193,7 +193,7 @@ void GrpcConnections::State::Judge(Connection& connection, Clock::time_point now
   if (abuse) {
     Close(connection, *abuse, now);
   } else if (IsOverUploadLimit(connection)) {
-    Close(connection, Abuse::kUploadMemory, now);
+    Close(connection, Violation::kUploadMemory, now);
   }
 }
 
@@ -231,20 +231,20 @@ void GrpcConnections::State::LimitIdleStreams(Clock::time_point now) {
     if (num_idle <= kFewIdleStreams || found->second + num_idle <= kMaxIdleStreamsPerAddress) {
       found->second += num_idle;
     } else {
-      Close(*connection, Abuse::kIdleStreams, now);
+      Close(*connection, Violation::kIdleStreams, now);
     }
   }
 }
 
-void GrpcConnections::State::Close(Connection& connection, Abuse abuse, Clock::time_point now) {
+void GrpcConnections::State::Close(Connection& connection, Violation abuse, Clock::time_point now) {
   connection.is_aborted = true;
   uploading.erase(&connection);
   // Counted before the client can know.
-  if (options.metrics != nullptr) options.metrics->OnAbuse(abuse);
+  if (options.metrics != nullptr) options.metrics->OnViolation(abuse);
   Abort(connection.socket->Get());
   abuses.Add(size_t(abuse), connection.slot.Address(), options.log);
-  if (abuse == Abuse::kResets || abuse == Abuse::kHeaderFlood) {
-    options.acceptor->Limiter().OnAbuse(connection.slot.Address(), now);
+  if (abuse == Violation::kResets || abuse == Violation::kHeaderFlood) {
+    options.acceptor->Limiter().OnViolation(connection.slot.Address(), now);
   }
   trim_at = now + kTrimDelay;
 }

@@ -13,7 +13,7 @@ constexpr int64_t kOverheadDivisor = 64;
 
 }  // namespace
 
-std::optional<Abuse> TrafficWatch::Check(const TrafficSample& sample, Clock::time_point now) {
+std::optional<Violation> TrafficWatch::Check(const TrafficSample& sample, Clock::time_point now) {
   const double seconds = std::chrono::duration<double>(now - last_check_at_).count();
   const int64_t num_resets =
       std::max(num_resets_, sample.streams.num_reset +
@@ -37,16 +37,16 @@ std::optional<Abuse> TrafficWatch::Check(const TrafficSample& sample, Clock::tim
   num_unfinished_bytes_ = std::max(
       int64_t{0}, num_received - (sample.message_bytes - base_.message_bytes) - num_other_bytes);
 
-  if (resets_left_ < 0) return Abuse::kResets;
+  if (resets_left_ < 0) return Violation::kResets;
   const int64_t num_counted_streams =
       std::clamp<int64_t>(sample.streams.NumOpen(), 0, kMaxCountedStreams);
   // A server that is kept busy enough has not even sent its settings.
   if (sample.bytes_received - received_at_last_sent_ >
       kMaxSilentBytes + num_counted_streams * kMaxSilentBytesPerStream) {
-    return Abuse::kHeaderFlood;
+    return Violation::kHeaderFlood;
   }
   if (num_unfinished_bytes_ > kStalledBytes && now - last_received_at_ > kStalledTime) {
-    return Abuse::kStalledUpload;
+    return Violation::kStalledUpload;
   }
   return std::nullopt;
 }

@@ -51,7 +51,7 @@ class TrafficWatch {
       : max_streams_(max_streams), last_check_at_(now), last_received_at_(now) {}
 
   // The abuse that the connection's traffic shows; nullopt: none.
-  std::optional<Abuse> Check(const TrafficSample& sample, Clock::time_point now);
+  std::optional<Violation> Check(const TrafficSample& sample, Clock::time_point now);
 
   // An estimate of what gRPC holds of requests that have not reached a handler.
   int64_t NumUnfinishedBytes() const { return num_unfinished_bytes_; }

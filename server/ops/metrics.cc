@@ -132,13 +132,13 @@ class Metrics::PortCounters final : public PortMetrics {
  public:
   void OnOpened() override { open->Increment(); }
   void OnEnded() override { open->Decrement(); }
-  void OnRefused(Refusal reason) override { refused.at(size_t(reason))->Increment(); }
+  void OnRejected(Rejection reason) override { refused.at(size_t(reason))->Increment(); }
   // Requires  the gRPC port's
-  void OnAbuse(Abuse reason) override { closed.at(size_t(reason))->Increment(); }
+  void OnViolation(Violation reason) override { closed.at(size_t(reason))->Increment(); }
 
   prometheus::Gauge* open = nullptr;
-  std::array<prometheus::Counter*, kRefusalNames.size()> refused = {};
-  std::array<prometheus::Counter*, kAbuseNames.size()> closed = {};
+  std::array<prometheus::Counter*, kRejectionNames.size()> refused = {};
+  std::array<prometheus::Counter*, kViolationNames.size()> closed = {};
 };
 
 Metrics::Metrics() : registry_(std::make_unique<prometheus::Registry>()) {
@@ -216,16 +216,16 @@ void Metrics::AddPorts() {
   const auto add = [&](const std::string& port) {
     auto counters = std::make_unique<PortCounters>();
     counters->open = &open.Add({{"port", port}});
-    for (size_t i = 0; i < kRefusalNames.size(); ++i) {
+    for (size_t i = 0; i < kRejectionNames.size(); ++i) {
       counters->refused.at(i) =
-          &refused.Add({{"port", port}, {"reason", std::string(kRefusalNames.at(i))}});
+          &refused.Add({{"port", port}, {"reason", std::string(kRejectionNames.at(i))}});
     }
     return counters;
   };
   grpc_port_ = add("grpc");
   http_port_ = add("http");
-  for (size_t i = 0; i < kAbuseNames.size(); ++i) {
-    grpc_port_->closed.at(i) = &closed.Add({{"reason", std::string(kAbuseNames.at(i))}});
+  for (size_t i = 0; i < kViolationNames.size(); ++i) {
+    grpc_port_->closed.at(i) = &closed.Add({{"reason", std::string(kViolationNames.at(i))}});
   }
 }
 

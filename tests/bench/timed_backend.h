@@ -38,7 +38,7 @@ class TimedBackend final : public Backend {
   absl::Status CheckAttention(const AttentionSpec& spec) const override {
     return inner_->CheckAttention(spec);
   }
-  bool Computes(Variant variant) const override { return inner_->Computes(variant); }
+  bool Supports(Feature feature) const override { return inner_->Supports(feature); }
   absl::Status FitLayout(KvLayout& layout) const override { return inner_->FitLayout(layout); }
   bool IsBatchInvariant() const override { return inner_->IsBatchInvariant(); }
   absl::StatusOr<std::optional<int64_t>> FreeBytes() override { return inner_->FreeBytes(); }

@@ -35,7 +35,7 @@ LSSAR_FUZZ_TARGET(config_json) {
   LSSAR_CHECK(config->NumTokenIds() >= 1 && config->NumTokenIds() <= config->vocab_size);
   LSSAR_CHECK(config->attention.size() == size_t(config->num_hidden_layers));
   for (const AttentionSpec& spec : config->attention) LSSAR_CHECK(CheckAttentionSpec(spec).ok());
-  LSSAR_CHECK(!config->AttentionNames().empty() && !config->Variants().empty());
+  LSSAR_CHECK(!config->AttentionNames().empty() && !config->Features().empty());
   LSSAR_CHECK(config->AttentionP().value_or(1) > 0);
   for (const int length : {1, config->max_position_embeddings, 1 << 20}) {
     const double base = RopeBase(*config, length);

@@ -62,7 +62,7 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
                                {.kind = AttentionKind::kSigmoidN},
                                {.kind = AttentionKind::kPhi, .phi = Phi::kGelu}});
     for (const AttentionSpec& spec : specs) {
-      if (!Computes(*backend_, spec)) continue;
+      if (!Supports(*backend_, spec)) continue;
       for (const DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
         if (dtype == DType::kFx16 && IsCuda(GetParam())) continue;
         if (CheckKvType(spec, dtype).ok()) all.emplace_back(spec, dtype);
@@ -168,7 +168,7 @@ TEST_P(AttentionBitsTest, ShortPromptsInChunks) {
 // Query heads that share a KV head are computed together in a step of one row, and apart in a
 // prompt.
 TEST_P(AttentionBitsTest, GroupedHeads) {
-  if (!backend_->Computes(Variant::kGroupedQuery)) return;
+  if (!backend_->Supports(Feature::kGroupedQuery)) return;
   constexpr int kQueryHeads = 10, kCount = 3;
   const SequenceVectors sequence(kTokens, kQueryHeads, kDim, 7, Content::kTopical);
   for (const auto& [spec, dtype] : SpecsAndTypes()) {

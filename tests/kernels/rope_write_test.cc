@@ -190,7 +190,7 @@ TEST_P(RopeWriteTest, MatchesTheReference) {
 }
 
 TEST_P(RopeWriteTest, GroupedQueryHeads) {
-  if (!backend_->Computes(Variant::kGroupedQuery)) return;
+  if (!backend_->Supports(Feature::kGroupedQuery)) return;
   for (const int group_size : {2, 4}) {
     for (DType dtype : {DType::kF32, DType::kF16, DType::kI8, DType::kFx16}) {
       Check({.dtype = dtype, .group_size = group_size});
@@ -199,7 +199,7 @@ TEST_P(RopeWriteTest, GroupedQueryHeads) {
 }
 
 TEST_P(RopeWriteTest, PartialRotary) {
-  if (!backend_->Computes(Variant::kPartialRotary)) return;
+  if (!backend_->Supports(Feature::kPartialRotary)) return;
   for (const int rotary_dims : {2, 16, 30, 62}) {
     for (const bool normalize : {false, true}) {
       Check({.normalize = normalize, .rotary_dims = rotary_dims});
@@ -217,7 +217,7 @@ TEST_P(RopeWriteTest, PartialRotary) {
 }
 
 TEST_P(RopeWriteTest, QkNorm) {
-  if (!backend_->Computes(Variant::kQkNorm)) return;
+  if (!backend_->Supports(Feature::kQkNorm)) return;
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
     for (const bool after_rotary : {false, true}) {
       for (const bool normalize : {false, true}) {

@@ -20,7 +20,7 @@
 #include "clients/cli/bench_workload.h"
 #include "server/api/parse_request.h"
 #include "server/config/options.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 
 namespace lssar {
 namespace {
@@ -74,7 +74,7 @@ class CountingSink final : public OutputSink {
   const std::shared_ptr<std::atomic<int64_t>> num_tokens_;
 };
 
-v1::GetInfoReply DescribeModel(const ServedModel& model) {
+v1::GetInfoReply DescribeModel(const LoadedModel& model) {
   v1::GetInfoReply served;
   served.set_max_model_len(model.MaxModelLen());
   const ModelConfig& config = model.GetCheckpoint().config;
@@ -84,7 +84,7 @@ v1::GetInfoReply DescribeModel(const ServedModel& model) {
   return served;
 }
 
-absl::Status Submit(const ServedModel& model, const v1::GenerateRequest& message,
+absl::Status Submit(const LoadedModel& model, const v1::GenerateRequest& message,
                     std::shared_ptr<OutputSink> sink) {
   auto call = ParseGenerate(message, ContextOf(model));
   if (!call.ok()) return call.status();
@@ -104,7 +104,7 @@ double CpuSeconds() {
 }
 
 // The rate over requests [first_idx, first_idx + num_requests) of the workload.
-absl::StatusOr<Rate> MeasureRate(const ServedModel& model, const cli::BenchWorkload& workload,
+absl::StatusOr<Rate> MeasureRate(const LoadedModel& model, const cli::BenchWorkload& workload,
                                  int64_t first_idx, const Options& options) {
   // Each finished request releases the limit, so all are done when the whole limit can be acquired.
   const auto limit = std::make_shared<ConcurrencyLimit>(options.concurrency);
@@ -130,7 +130,7 @@ absl::Status Run(const Options& options) {
   ASSIGN_OR_RETURN(auto input, cli::LengthDistribution::Parse("--random-input-len", options.input));
   ASSIGN_OR_RETURN(auto output,
                    cli::LengthDistribution::Parse("--random-output-len", options.output));
-  ASSIGN_OR_RETURN(const auto model, ServedModel::Load(options.model));
+  ASSIGN_OR_RETURN(const auto model, LoadedModel::Load(options.model));
   ASSIGN_OR_RETURN(const auto workload, cli::BenchWorkload::Make({.input = std::move(input),
                                                                   .output = std::move(output)},
                                                                  DescribeModel(*model)));

@@ -214,8 +214,8 @@ TEST(ByteLevelTokenizerTest, CheckpointLoadsIt) {
   EXPECT_EQ(Decode(*checkpoint->tokenizer, ids), "a\u00e9");
 }
 
-std::string Refusal(const std::vector<std::pair<std::string, std::string>>& files,
-                    int vocab_size = 257) {
+std::string Rejection(const std::vector<std::pair<std::string, std::string>>& files,
+                      int vocab_size = 257) {
   const ScratchDirectory directory;
   for (const auto& [name, text] : files) directory.Write(name, text);
   const absl::Status status = LoadTokenizer(directory.Path(), vocab_size).status();
@@ -225,25 +225,25 @@ std::string Refusal(const std::vector<std::pair<std::string, std::string>>& file
 
 TEST(ByteLevelTokenizerTest, ErrorsNameDamagedFiles) {
   const std::string vocab = Bytes().dump();
-  EXPECT_THAT(Refusal({{"vocab.json", vocab}}), HasSubstr("merges.txt does not"));
-  EXPECT_THAT(Refusal({{"gpt2.tiktoken", "IQ== 0\nIg== x\n"}}), HasSubstr("line 2 must be"));
-  EXPECT_THAT(Refusal({{"gpt2.tiktoken", "IQ== 0\n*** 1\n"}}), HasSubstr("line 2 must be"));
-  EXPECT_THAT(Refusal({{"gpt2.tiktoken", "IQ== 0\nIg== 257\n"}}), HasSubstr("id 257"));
-  EXPECT_THAT(Refusal({{"gpt2.tiktoken", "IQ== 0\n"}}), HasSubstr("no piece for byte 0"));
-  EXPECT_THAT(Refusal({{"vocab.json", "{"}, {"merges.txt", ""}}), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal({{"vocab.json", "[]"}, {"merges.txt", ""}}), HasSubstr("object"));
-  EXPECT_THAT(Refusal({{"vocab.json", vocab}, {"merges.txt", ""}}, 256),
+  EXPECT_THAT(Rejection({{"vocab.json", vocab}}), HasSubstr("merges.txt does not"));
+  EXPECT_THAT(Rejection({{"gpt2.tiktoken", "IQ== 0\nIg== x\n"}}), HasSubstr("line 2 must be"));
+  EXPECT_THAT(Rejection({{"gpt2.tiktoken", "IQ== 0\n*** 1\n"}}), HasSubstr("line 2 must be"));
+  EXPECT_THAT(Rejection({{"gpt2.tiktoken", "IQ== 0\nIg== 257\n"}}), HasSubstr("id 257"));
+  EXPECT_THAT(Rejection({{"gpt2.tiktoken", "IQ== 0\n"}}), HasSubstr("no piece for byte 0"));
+  EXPECT_THAT(Rejection({{"vocab.json", "{"}, {"merges.txt", ""}}), HasSubstr("not JSON"));
+  EXPECT_THAT(Rejection({{"vocab.json", "[]"}, {"merges.txt", ""}}), HasSubstr("object"));
+  EXPECT_THAT(Rejection({{"vocab.json", vocab}, {"merges.txt", ""}}, 256),
               AllOf(HasSubstr("<|end|>"), HasSubstr("id 256"), HasSubstr("vocab_size, 256")));
-  EXPECT_THAT(Refusal({{"vocab.json", vocab}, {"merges.txt", "#version\na b c\n"}}),
+  EXPECT_THAT(Rejection({{"vocab.json", vocab}, {"merges.txt", "#version\na b c\n"}}),
               AllOf(HasSubstr("line 2"), HasSubstr("a b c")));
-  EXPECT_THAT(Refusal({{"vocab.json", vocab}, {"merges.txt", "a b\n"}}),
+  EXPECT_THAT(Rejection({{"vocab.json", vocab}, {"merges.txt", "a b\n"}}),
               AllOf(HasSubstr("line 1"), HasSubstr("\"ab\" is not in the vocabulary")));
   json holes = Bytes();
   holes["a"] = holes["b"];
-  EXPECT_THAT(Refusal({{"vocab.json", holes.dump()}, {"merges.txt", ""}}),
+  EXPECT_THAT(Rejection({{"vocab.json", holes.dump()}, {"merges.txt", ""}}),
               AllOf(HasSubstr("\"a\""), HasSubstr("\"b\"")));
   holes["a"] = "one";
-  EXPECT_THAT(Refusal({{"vocab.json", holes.dump()}, {"merges.txt", ""}}),
+  EXPECT_THAT(Rejection({{"vocab.json", holes.dump()}, {"merges.txt", ""}}),
               HasSubstr("no integer id"));
 }
 
@@ -388,7 +388,7 @@ TEST(ByteLevelTokenizerTest, RefusesPipelinesWithOtherIds) {
   for (const auto& [edit, named] : edits) {
     json file = good;
     edit(file);
-    EXPECT_THAT(Refusal({{"tokenizer.json", file.dump()}}), HasSubstr(named));
+    EXPECT_THAT(Rejection({{"tokenizer.json", file.dump()}}), HasSubstr(named));
   }
 }
 

@@ -99,8 +99,8 @@ class BadCheckpoint : public ::testing::Test {
     EditTensor(name, [&](RawTensor& t) { std::memcpy(&t.bytes[index * 4], &value, 4); });
   }
 
-  std::string Refusal(absl::StatusCode code = absl::StatusCode::kInvalidArgument,
-                      const LoadOptions& options = {}) const {
+  std::string Rejection(absl::StatusCode code = absl::StatusCode::kInvalidArgument,
+                        const LoadOptions& options = {}) const {
     const absl::StatusOr<Checkpoint> loaded = Load(directory_.Path(), options);
     EXPECT_EQ(loaded.status().code(), code) << loaded.status().message();
     return loaded.ok() ? "" : MessageOf(loaded.status());
@@ -118,18 +118,18 @@ TEST_F(BadCheckpoint, MissingDirectory) {
 
 TEST_F(BadCheckpoint, NoConfig) {
   std::remove(Path("config.json").c_str());
-  EXPECT_THAT(Refusal(absl::StatusCode::kNotFound), HasSubstr("config.json"));
+  EXPECT_THAT(Rejection(absl::StatusCode::kNotFound), HasSubstr("config.json"));
 }
 
 TEST_F(BadCheckpoint, NoWeights) {
   std::remove(Path("model.safetensors").c_str());
-  EXPECT_THAT(Refusal(absl::StatusCode::kNotFound), HasSubstr("model.safetensors"));
+  EXPECT_THAT(Rejection(absl::StatusCode::kNotFound), HasSubstr("model.safetensors"));
 }
 
 TEST_F(BadCheckpoint, NoAttentionObject) {
   ReplaceInConfig("\"attention\"", "\"auto_map\"");
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("attention is missing"),
-                               HasSubstr(R"("attention": {"kind": "lssar", "p": 15})")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("attention is missing"),
+                                 HasSubstr(R"("attention": {"kind": "lssar", "p": 15})")));
 }
 
 TEST_F(BadCheckpoint, KindsThatTheBackendDoesNotCompute) {
@@ -158,53 +158,53 @@ TEST_F(BadCheckpoint, KindsThatTheBackendDoesNotCompute) {
 TEST_F(BadCheckpoint, TruncatedWeights) {
   const std::string file = testing::ReadFile(Path("model.safetensors"));
   directory_.Write("model.safetensors", std::string_view(file).substr(0, 4));
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("truncated"), HasSubstr("4 bytes")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("truncated"), HasSubstr("4 bytes")));
   directory_.Write("model.safetensors", std::string_view(file).substr(0, 1000));
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("header length"), HasSubstr("992")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("header length"), HasSubstr("992")));
   directory_.Write("model.safetensors", std::string_view(file).substr(0, file.size() - 4));
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("data_offsets"), HasSubstr("within the file's")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("data_offsets"), HasSubstr("within the file's")));
 }
 
 TEST_F(BadCheckpoint, MissingTensor) {
   EditTensor("transformer.h.1.ln_2.bias",
              [](RawTensor& t) { t.name = "transformer.h.1.ln_9.bias"; });
-  EXPECT_THAT(Refusal(),
+  EXPECT_THAT(Rejection(),
               AllOf(HasSubstr("\"transformer.h.1.ln_2.bias\" is missing"), HasSubstr("[96]")));
 }
 
 TEST_F(BadCheckpoint, UnexpectedTensor) {
   ReplaceInConfig("\"n_layer\": 3", "\"n_layer\": 2");
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("\"transformer.h.2."), HasSubstr("is unexpected"),
-                               HasSubstr("2 layers")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("\"transformer.h.2."), HasSubstr("is unexpected"),
+                                 HasSubstr("2 layers")));
 }
 
 TEST_F(BadCheckpoint, WrongDtype) {
   EditTensor("transformer.ln_f.weight", [](RawTensor& t) { t.dtype = "I32"; });
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("transformer.ln_f.weight"), HasSubstr("I32"),
-                               HasSubstr("must be F32, F16 or BF16")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("transformer.ln_f.weight"), HasSubstr("I32"),
+                                 HasSubstr("must be F32, F16 or BF16")));
 }
 
 TEST_F(BadCheckpoint, WrongShape) {
   EditTensor("transformer.h.0.mlp.c_fc.weight", [](RawTensor& t) { t.shape = {96 * 4, 48, 2}; });
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("h.0.mlp.c_fc.weight"), HasSubstr("[384, 48, 2]"),
-                               HasSubstr("must be [384, 96]")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("h.0.mlp.c_fc.weight"), HasSubstr("[384, 48, 2]"),
+                                 HasSubstr("must be [384, 96]")));
   ReplaceInConfig("\"n_embd\": 96", "\"n_embd\": 48");
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("wte.weight"), HasSubstr("[257, 96]"),
-                               HasSubstr("must be [257, 48]")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("wte.weight"), HasSubstr("[257, 96]"),
+                                 HasSubstr("must be [257, 48]")));
 }
 
 TEST_F(BadCheckpoint, LayoutDiffersFromTheConfig) {
   ReplaceInConfig("{", "{\"linear_layout\": \"conv1d\",");
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("c_attn.weight"), HasSubstr("[288, 96]"),
-                               HasSubstr("must be [96, 288]"), HasSubstr("conv1d")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("c_attn.weight"), HasSubstr("[288, 96]"),
+                                 HasSubstr("must be [96, 288]"), HasSubstr("conv1d")));
 }
 
 TEST_F(BadCheckpoint, NanAndInfinity) {
   SetFloat("transformer.h.2.attn.c_attn.weight", 5 * 96 + 17, NAN);
-  EXPECT_THAT(Refusal(),
+  EXPECT_THAT(Rejection(),
               AllOf(HasSubstr("h.2.attn.c_attn.weight"), HasSubstr("a NaN"), HasSubstr("[5, 17]")));
   SetFloat("transformer.h.0.ln_1.bias", 95, -INFINITY);
-  EXPECT_THAT(Refusal(),
+  EXPECT_THAT(Rejection(),
               AllOf(HasSubstr("h.0.ln_1.bias"), HasSubstr("an infinity"), HasSubstr("[95]")));
 }
 
@@ -215,12 +215,13 @@ TEST_F(BadCheckpoint, Int8WithoutScales) {
     t.bytes.assign(384 * 96, 1);
   };
   EditTensor(name, to_int8);
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("c_fc.weight_scale\" is missing"), HasSubstr("[384, 2]")));
+  EXPECT_THAT(Rejection(),
+              AllOf(HasSubstr("c_fc.weight_scale\" is missing"), HasSubstr("[384, 2]")));
   EditTensor(name, [&](RawTensor& t) {
     to_int8(t);
     t.bytes[7] = char(-128);
   });
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("c_fc.weight\" holds -128"), HasSubstr("[-127, 127]")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("c_fc.weight\" holds -128"), HasSubstr("[-127, 127]")));
 }
 
 TEST_F(BadCheckpoint, Int4OnDisk) {
@@ -242,12 +243,13 @@ TEST_F(BadCheckpoint, Int4OnDisk) {
     directory_.Write("model.safetensors", testing::MakeSafetensors(tensors));
   };
   write({384, 48}, {});
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("c_fc.weight_scale\" is missing"), HasSubstr("[384, 3]")));
+  EXPECT_THAT(Rejection(),
+              AllOf(HasSubstr("c_fc.weight_scale\" is missing"), HasSubstr("[384, 3]")));
   write({384, 96}, {384, 3});
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("[384, 96]"), HasSubstr("must be [384, 48]"),
-                               HasSubstr("two columns in a byte")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("[384, 96]"), HasSubstr("must be [384, 48]"),
+                                 HasSubstr("two columns in a byte")));
   write({384, 48}, {384, 2});
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("[384, 2]"), HasSubstr("must be [384, 3]")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("[384, 2]"), HasSubstr("must be [384, 3]")));
   write({384, 48}, {384, 3});
   const auto loaded = Load(directory_.Path());
   ASSERT_TRUE(loaded.ok()) << loaded.status();
@@ -257,7 +259,7 @@ TEST_F(BadCheckpoint, Int4OnDisk) {
 TEST_F(BadCheckpoint, WeightBeyondFp16) {
   SetFloat("transformer.h.0.attn.c_proj.weight", 1, 70000);
   ASSERT_TRUE(Load(directory_.Path()).ok());
-  EXPECT_THAT(Refusal(absl::StatusCode::kInvalidArgument, {.dtype = DType::kF16}),
+  EXPECT_THAT(Rejection(absl::StatusCode::kInvalidArgument, {.dtype = DType::kF16}),
               AllOf(HasSubstr("h.0.attn.c_proj.weight"), HasSubstr("70000"), HasSubstr("[0, 1]"),
                     HasSubstr("65520")));
 }
@@ -267,31 +269,31 @@ TEST_F(BadCheckpoint, TiedHeadDiffersFromTheEmbedding) {
       testing::ReadTensors(std::string(kSmallModel) + "/model.safetensors");
   tensors.push_back({"lm_head.weight", "F32", {257, 96}, std::string(257 * 96 * 4, '\0')});
   directory_.Write("model.safetensors", testing::MakeSafetensors(tensors));
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("lm_head.weight"), HasSubstr("tie_word_embeddings")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("lm_head.weight"), HasSubstr("tie_word_embeddings")));
   ReplaceInConfig("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
   EXPECT_TRUE(Load(directory_.Path()).ok());
 }
 
 TEST_F(BadCheckpoint, UntiedHeadIsMissing) {
   ReplaceInConfig("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
-  EXPECT_THAT(Refusal(), HasSubstr("\"lm_head.weight\" is missing"));
+  EXPECT_THAT(Rejection(), HasSubstr("\"lm_head.weight\" is missing"));
 }
 
 TEST_F(BadCheckpoint, TokenizerSizeDiffersFromTheVocabulary) {
   directory_.Write("tokenizer.model",
                    testing::ReadFile(std::string(kShippedModel) + "/tokenizer.model"));
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("tokenizer.model"), HasSubstr("more than 257 pieces"),
-                               HasSubstr("vocab_size")));
+  EXPECT_THAT(Rejection(), AllOf(HasSubstr("tokenizer.model"), HasSubstr("more than 257 pieces"),
+                                 HasSubstr("vocab_size")));
 }
 
 TEST_F(BadCheckpoint, NoBatchedTokens) {
-  EXPECT_THAT(Refusal(absl::StatusCode::kInvalidArgument, {.max_num_batched_tokens = 0}),
+  EXPECT_THAT(Rejection(absl::StatusCode::kInvalidArgument, {.max_num_batched_tokens = 0}),
               AllOf(HasSubstr("max_num_batched_tokens"), HasSubstr("0")));
 }
 
 class BadTokenizerConfig : public ::testing::Test {
  protected:
-  std::string Refusal(std::string_view text) {
+  std::string Rejection(std::string_view text) {
     const ScratchDirectory directory;
     directory.CopyFrom(kShippedModel);
     directory.Write("tokenizer_config.json", text);
@@ -302,14 +304,14 @@ class BadTokenizerConfig : public ::testing::Test {
 };
 
 TEST_F(BadTokenizerConfig, EachField) {
-  EXPECT_THAT(Refusal("{"), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal(R"({"add_bos_token": 1})"), HasSubstr("add_bos_token is 1"));
-  EXPECT_THAT(Refusal(R"({"bos_token": 2})"), HasSubstr("bos_token is 2"));
-  EXPECT_THAT(Refusal(R"({"bos_token": {"lstrip": false}})"),
+  EXPECT_THAT(Rejection("{"), HasSubstr("not JSON"));
+  EXPECT_THAT(Rejection(R"({"add_bos_token": 1})"), HasSubstr("add_bos_token is 1"));
+  EXPECT_THAT(Rejection(R"({"bos_token": 2})"), HasSubstr("bos_token is 2"));
+  EXPECT_THAT(Rejection(R"({"bos_token": {"lstrip": false}})"),
               HasSubstr("must have a string \"content\""));
-  EXPECT_THAT(Refusal(R"({"stop_strings": [""]})"), HasSubstr("stop_strings"));
-  EXPECT_THAT(Refusal(R"({"stop_strings": "x"})"), HasSubstr("stop_strings is \"x\""));
-  EXPECT_THAT(Refusal(R"({"chat_template": 7})"), HasSubstr("chat_template is 7"));
+  EXPECT_THAT(Rejection(R"({"stop_strings": [""]})"), HasSubstr("stop_strings"));
+  EXPECT_THAT(Rejection(R"({"stop_strings": "x"})"), HasSubstr("stop_strings is \"x\""));
+  EXPECT_THAT(Rejection(R"({"chat_template": 7})"), HasSubstr("chat_template is 7"));
 }
 
 // The golden rows of a checkpoint with attention of `kind` pass.

@@ -35,7 +35,7 @@ std::string Edited(std::string_view from, std::string_view to) {
 
 std::string With(std::string_view fields) { return Edited("{", StrCat("{", fields, ", ")); }
 
-std::string Refusal(std::string_view text) {
+std::string Rejection(std::string_view text) {
   const absl::StatusOr<ModelConfig> config = ParseConfig(text, "dir/config.json");
   EXPECT_FALSE(config.ok()) << text;
   if (config.ok()) return "";
@@ -88,9 +88,9 @@ TEST(ConfigTest, DefaultsAndFields) {
   EXPECT_EQ(config.RotaryDims(), 32);
   EXPECT_EQ(config.final_logit_softcapping, 0.0f);
   EXPECT_EQ(config.NumTokenIds(), 257);
-  EXPECT_THAT(config.Variants(), ::testing::UnorderedElementsAre(
-                                     Variant::kLayerNorm, Variant::kGeluTanh, Variant::kPlainMlp,
-                                     Variant::kPreNorm, Variant::kRotaryPositions));
+  EXPECT_THAT(config.Features(), ::testing::UnorderedElementsAre(
+                                     Feature::kLayerNorm, Feature::kGeluTanh, Feature::kPlainMlp,
+                                     Feature::kPreNorm, Feature::kRotaryPositions));
 }
 
 TEST(ConfigTest, EveryFieldCanBeSet) {
@@ -138,7 +138,7 @@ TEST(ConfigTest, EveryFieldCanBeSet) {
   EXPECT_EQ(config.qk_norm.kind, NormKind::kLayerNorm);
   EXPECT_TRUE(config.qk_norm.after_rotary && config.qk_norm.has_weight && config.qk_norm.has_bias);
   EXPECT_EQ(config.qk_norm.epsilon, 1e-3f);
-  EXPECT_EQ(config.Variants().size(), 12u) << "everything that is not the GPT-2 block";
+  EXPECT_EQ(config.Features().size(), 12u) << "everything that is not the GPT-2 block";
 }
 
 TEST(ConfigTest, AttentionMayBeAListWithOneObjectALayer) {
@@ -156,9 +156,9 @@ TEST(ConfigTest, AttentionMayBeAListWithOneObjectALayer) {
 TEST(ConfigTest, OtherNamesMustAgree) {
   EXPECT_EQ(Parsed(With(R"("hidden_size": 96, "rms_norm_eps": null, "n_ctx": 64.0)")).hidden_size,
             96);
-  EXPECT_THAT(Refusal(With(R"("hidden_size": 90)")),
+  EXPECT_THAT(Rejection(With(R"("hidden_size": 90)")),
               AllOf(HasSubstr("hidden_size is 90"), HasSubstr("n_embd is 96")));
-  EXPECT_THAT(Refusal(With(R"("rotary_pct": 0.25)")),
+  EXPECT_THAT(Rejection(With(R"("rotary_pct": 0.25)")),
               AllOf(HasSubstr("rotary_pct is 0.25"), HasSubstr("partial_rotary_factor")));
 }
 
@@ -185,7 +185,7 @@ TEST(ConfigTest, Positions) {
   EXPECT_EQ(mixed.attention[1].window, 0);
 
   const auto refusal = [](std::string_view more, std::string_view attention) {
-    return Refusal(WithPositions(more, attention));
+    return Rejection(WithPositions(more, attention));
   };
   EXPECT_THAT(
       refusal(R"("positions": "sinusoidal")", softmax),
@@ -215,33 +215,33 @@ TEST(ConfigTest, FieldsOfOtherProgramsAreNotIgnored) {
         R"("query_pre_attn_scalar": 256)", R"("bias": false)", R"("attn_scale": 0.12)",
         R"("layer_types": ["full_attention"])", R"("qk_layernorm": true)"}) {
     const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
-    EXPECT_THAT(Refusal(With(field)),
+    EXPECT_THAT(Rejection(With(field)),
                 AllOf(HasSubstr(name), HasSubstr("which no backend computes")))
         << field;
   }
 }
 
 TEST(ConfigTest, UnknownFieldsAreRefusedUnlessIgnored) {
-  EXPECT_THAT(Refusal(With(R"("mixture_depth": 2)")),
+  EXPECT_THAT(Rejection(With(R"("mixture_depth": 2)")),
               AllOf(HasSubstr("unknown field \"mixture_depth\" (2)"),
                     HasSubstr(R"("ignored_fields": ["mixture_depth"])")));
   EXPECT_EQ(Parsed(With(R"("mixture_depth": 2, "ignored_fields": ["mixture_depth"])")).vocab_size,
             257);
-  EXPECT_THAT(Refusal(With(R"("ignored_fields": ["n_layer"])")),
+  EXPECT_THAT(Rejection(With(R"("ignored_fields": ["n_layer"])")),
               AllOf(HasSubstr("n_layer"), HasSubstr("cannot be ignored")));
-  EXPECT_THAT(Refusal(With(R"("sliding_window": 64, "ignored_fields": ["sliding_window"])")),
+  EXPECT_THAT(Rejection(With(R"("sliding_window": 64, "ignored_fields": ["sliding_window"])")),
               HasSubstr("cannot be ignored"));
-  EXPECT_THAT(Refusal(With(R"("ignored_fields": ["typo"])")), HasSubstr("does not have"));
-  EXPECT_THAT(Refusal(With(R"("ignored_fields": [3])")), HasSubstr("names of fields"));
+  EXPECT_THAT(Rejection(With(R"("ignored_fields": ["typo"])")), HasSubstr("does not have"));
+  EXPECT_THAT(Rejection(With(R"("ignored_fields": [3])")), HasSubstr("names of fields"));
 }
 
 // What models differ in has no default.
 TEST(ConfigTest, ChoicesWithoutADefault) {
-  EXPECT_THAT(Refusal(Edited(R"("activation_function": "gelu_new", )", "")),
+  EXPECT_THAT(Rejection(Edited(R"("activation_function": "gelu_new", )", "")),
               AllOf(HasSubstr("activation_function is missing"), HasSubstr("gelu_new, ")));
-  EXPECT_THAT(Refusal(Edited(R"("rope_theta": 1e4,)", "")), HasSubstr("rope_theta is missing"));
-  EXPECT_THAT(Refusal(With(R"("norm_bias": false)")), HasSubstr("normalization is missing"));
-  EXPECT_THAT(Refusal(With(R"("normalization": "rms_norm")")),
+  EXPECT_THAT(Rejection(Edited(R"("rope_theta": 1e4,)", "")), HasSubstr("rope_theta is missing"));
+  EXPECT_THAT(Rejection(With(R"("norm_bias": false)")), HasSubstr("normalization is missing"));
+  EXPECT_THAT(Rejection(With(R"("normalization": "rms_norm")")),
               HasSubstr("layer_norm_epsilon is missing"));
   const ModelConfig rms =
       Parsed(With(R"("normalization": "rms_norm", "layer_norm_epsilon": 1e-6)"));
@@ -261,12 +261,12 @@ TEST(ConfigTest, NamesOfAttentionKinds) {
 }
 
 TEST(ConfigTest, MissingAttentionSaysWhatToAdd) {
-  EXPECT_THAT(Refusal(Edited(R"(,
+  EXPECT_THAT(Rejection(Edited(R"(,
   "attention": {"kind": "lssar", "p": 15})",
-                             "")),
+                               "")),
               AllOf(HasSubstr("attention is missing"),
                     HasSubstr(R"(add "attention": {"kind": "lssar", "p": 15})")));
-  EXPECT_THAT(Refusal(Edited(", \"p\": 15", "")),
+  EXPECT_THAT(Rejection(Edited(", \"p\": 15", "")),
               AllOf(HasSubstr("p is missing"), HasSubstr("add \"p\": 15")));
 }
 
@@ -343,7 +343,7 @@ TEST(ConfigTest, RefusalsNameFieldValueAndLimit) {
        {"attention[1]", "kind", "x"}},
   };
   for (const auto& c : cases) {
-    const std::string message = Refusal(c.text);
+    const std::string message = Rejection(c.text);
     for (const std::string& part : c.parts) EXPECT_THAT(message, HasSubstr(part)) << c.text;
   }
 }

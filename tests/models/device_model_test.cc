@@ -25,7 +25,7 @@ constexpr int kPageSize = 64;
 constexpr float kTie = 0.01f;
 
 struct DeviceModel {
-  testing::LoadedModel loaded;
+  testing::TestModel loaded;
   DType kv_cache_dtype;
 
   static DeviceModel Open(const std::string& device, DType dtype) {

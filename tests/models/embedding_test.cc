@@ -46,7 +46,7 @@ std::vector<std::vector<int32_t>> Tokens() {
 }
 
 // Hidden states of all tokens, [row, position, hidden_size].
-std::vector<float> HiddenStates(LoadedModel& model) {
+std::vector<float> HiddenStates(TestModel& model) {
   std::vector<float> all;
   for (const std::vector<int32_t>& tokens : Tokens()) {
     const int num_tokens = int(tokens.size());
@@ -86,7 +86,7 @@ void ExpectNear(const std::vector<float>& actual, const std::vector<float>& expe
 class HiddenStatesTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(HiddenStatesTest, AreThoseOfPyTorch) {
-  LoadedModel model = LoadModel(kShippedModel, NewBackend(GetParam()), {.dtype = DType::kF32});
+  TestModel model = LoadModel(kShippedModel, NewBackend(GetParam()), {.dtype = DType::kF32});
   EXPECT_EQ(model.Get()->NumHeadOutputs(), 0);
   ExpectNear(HiddenStates(model), Floats("hidden"), 1e-4);
 }
@@ -99,7 +99,7 @@ TEST_P(HiddenStatesTest, TheRegressionHeadGivesPyTorchsOutputs) {
     if (tensor.name.starts_with("head.")) tensors.push_back(std::move(tensor));
   }
   directory.Write("model.safetensors", MakeSafetensors(tensors));
-  LoadedModel model = LoadModel(directory.Path(), NewBackend(GetParam()), {.dtype = DType::kF32});
+  TestModel model = LoadModel(directory.Path(), NewBackend(GetParam()), {.dtype = DType::kF32});
   ASSERT_EQ(model.Get()->NumHeadOutputs(), 3);
   const std::vector<float> hidden = HiddenStates(model);
   const auto hidden_size = size_t(model.Get()->Config().hidden_size);

@@ -67,8 +67,8 @@ std::unique_ptr<Backend> NewBackend(const std::string& name, int num_threads) {
   return *std::move(backend);
 }
 
-LoadedModel LoadModel(std::string_view directory, std::unique_ptr<Backend> backend,
-                      const LoadOptions& options) {
+TestModel LoadModel(std::string_view directory, std::unique_ptr<Backend> backend,
+                    const LoadOptions& options) {
   absl::StatusOr<Checkpoint> checkpoint =
       LoadCheckpoint(std::string(directory), backend.get(), options);
   if (!checkpoint.ok()) std::cerr << checkpoint.status().message() << std::endl;

@@ -38,7 +38,7 @@ std::vector<RawTensor> ReadTensors(const std::string& path);
 // Ends the test program if there is no such backend.
 std::unique_ptr<Backend> NewBackend(const std::string& name, int num_threads = 2);
 
-struct LoadedModel {
+struct TestModel {
   std::unique_ptr<Backend> backend;
   Checkpoint checkpoint;
 
@@ -47,8 +47,8 @@ struct LoadedModel {
 };
 
 // Ends the test program if the checkpoint does not load.
-LoadedModel LoadModel(std::string_view directory, std::unique_ptr<Backend> backend,
-                      const LoadOptions& options = {});
+TestModel LoadModel(std::string_view directory, std::unique_ptr<Backend> backend,
+                    const LoadOptions& options = {});
 
 // Token ids of the shipped model's held-out documents, from the first on.
 std::vector<int32_t> HeldOutTokens(size_t num_tokens);

@@ -20,12 +20,12 @@
 namespace lssar {
 namespace {
 
-using testing::LoadedModel;
 using testing::ModelRunner;
 using testing::NewBackend;
+using testing::TestModel;
 
-LoadedModel Load(std::string_view directory, const std::string& backend_name, int num_threads = 2,
-                 const LoadOptions& options = {}) {
+TestModel Load(std::string_view directory, const std::string& backend_name, int num_threads = 2,
+               const LoadOptions& options = {}) {
   return testing::LoadModel(directory, NewBackend(backend_name, num_threads), options);
 }
 
@@ -35,7 +35,7 @@ std::vector<int32_t> GoldenTokens(int row) {
   return file->Find(StrCat("tokens_", row))->ToInts();
 }
 
-std::vector<float> FullForward(const LoadedModel& model, DType kv_cache_dtype, int page_size,
+std::vector<float> FullForward(const TestModel& model, DType kv_cache_dtype, int page_size,
                                const std::vector<int32_t>& tokens) {
   ModelRunner runner(model.Get(), model.backend.get(), kv_cache_dtype, page_size,
                      int(tokens.size()));
@@ -57,8 +57,8 @@ void ExpectSameBits(const std::vector<float>& got, const std::vector<float>& wan
 // step on two threads with pages of 64.
 class SameBits : public ::testing::TestWithParam<std::tuple<DType, int, int>> {
  protected:
-  static const LoadedModel& Model(int num_threads) {
-    static std::map<int, LoadedModel> models;
+  static const TestModel& Model(int num_threads) {
+    static std::map<int, TestModel> models;
     if (!models.contains(num_threads)) {
       models.emplace(num_threads, Load(testing::kShippedModel, "cpu", num_threads));
     }
@@ -75,7 +75,7 @@ class SameBits : public ::testing::TestWithParam<std::tuple<DType, int, int>> {
 
   DType KvType() const { return std::get<0>(GetParam()); }
   int PageSize() const { return std::get<1>(GetParam()); }
-  const LoadedModel& Model() const { return Model(std::get<2>(GetParam())); }
+  const TestModel& Model() const { return Model(std::get<2>(GetParam())); }
   int Vocab() const { return Model().checkpoint.config.vocab_size; }
   ModelRunner NewRunner(int num_tokens) const {
     return ModelRunner(Model().Get(), Model().backend.get(), KvType(), PageSize(), num_tokens);
@@ -134,7 +134,7 @@ TEST(Int4Bits, DoNotDependOnChunksThreadsOrInstructionSet) {
   for (const char* name : {"llama", "modded"}) {
     const std::string directory = StrCat("tests/golden/variant_", name);
     const LoadOptions options{.dtype = DType::kI4};
-    const LoadedModel model = Load(directory, "cpu", 2, options);
+    const TestModel model = Load(directory, "cpu", 2, options);
     const int vocab = model.checkpoint.config.vocab_size;
     std::vector<int32_t> tokens;
     for (int i = 0; i < 60; ++i) tokens.push_back(i * 37 % vocab);
@@ -143,7 +143,7 @@ TEST(Int4Bits, DoNotDependOnChunksThreadsOrInstructionSet) {
       absl::StatusOr<std::unique_ptr<Backend>> backend =
           MakeBackend({.num_threads = 3, .instruction_set = instruction_set});
       if (!backend.ok()) continue;  // not on this machine
-      const LoadedModel twin = testing::LoadModel(directory, *std::move(backend), options);
+      const TestModel twin = testing::LoadModel(directory, *std::move(backend), options);
       for (const int chunk : {1, 7, 40}) {
         ModelRunner runner(twin.Get(), twin.backend.get(), DType::kF16, 16, 60);
         const int sequence = runner.Add(tokens);
@@ -164,7 +164,7 @@ TEST(VariantBits, DoNotDependOnChunksBatchOrThreads) {
         "models/hf/smollm3_window"}) {
     SCOPED_TRACE(directory);
     const std::string path = StrCat("tests/", directory);
-    const LoadedModel model = Load(path, "cpu", 2);
+    const TestModel model = Load(path, "cpu", 2);
     const int vocab = model.checkpoint.config.vocab_size;
     std::vector<int32_t> tokens, others;
     const int length = model.checkpoint.config.MaxLength().value_or(150);
@@ -174,7 +174,7 @@ TEST(VariantBits, DoNotDependOnChunksBatchOrThreads) {
       if (!CheckKvType(model.checkpoint.config, kv_cache_dtype).ok()) continue;  // by kind
       const std::vector<float> want = FullForward(model, kv_cache_dtype, 64, tokens);
       for (const int num_threads : {1, 2, 3}) {
-        const LoadedModel twin = Load(path, "cpu", num_threads);
+        const TestModel twin = Load(path, "cpu", num_threads);
         std::mt19937 rng{uint32_t(num_threads)};
         ModelRunner runner(twin.Get(), twin.backend.get(), kv_cache_dtype, 16, length + 90);
         const int sequence = runner.Add(tokens);
@@ -217,10 +217,10 @@ TEST(GptTest, WeightsCanBeStoredInAnotherType) {
   const std::vector<int32_t> tokens = GoldenTokens(0);
   const std::vector<float> want =
       FullForward(Load(testing::kShippedModel, "cpu"), DType::kF32, 64, tokens);
-  const LoadedModel wide = Load(testing::kShippedModel, "cpu", 2, {.dtype = DType::kF32});
+  const TestModel wide = Load(testing::kShippedModel, "cpu", 2, {.dtype = DType::kF32});
   EXPECT_EQ(wide.checkpoint.dtype, DType::kF32);
   EXPECT_LE(RelativeError(FullForward(wide, DType::kF32, 64, tokens), want), 1e-5);
-  const LoadedModel coarse = Load(testing::kShippedModel, "cpu", 2, {.dtype = DType::kBF16});
+  const TestModel coarse = Load(testing::kShippedModel, "cpu", 2, {.dtype = DType::kBF16});
   EXPECT_EQ(coarse.checkpoint.dtype, DType::kBF16);
   EXPECT_LE(RelativeError(FullForward(coarse, DType::kF32, 64, tokens), want), 0.1);
 }
@@ -231,7 +231,7 @@ std::vector<float> RunModel(const std::vector<testing::RawTensor>& tensors,
   const ScratchDirectory directory;
   directory.Write("config.json", config);
   directory.Write("model.safetensors", testing::MakeSafetensors(tensors));
-  const LoadedModel model = Load(directory.Path(), backend);
+  const TestModel model = Load(directory.Path(), backend);
   std::vector<int32_t> tokens;
   for (int i = 0; i < 60; ++i) tokens.push_back(i * 37 % model.checkpoint.config.vocab_size);
   return FullForward(model, DType::kF32, 16, tokens);
@@ -410,7 +410,7 @@ TEST(GptTest, RopeLayoutsAreOneModelReordered) {
 }
 
 TEST(GptTest, AttentionStatsAreCountedPerSequence) {
-  const LoadedModel model = Load(testing::kSmallModel, "cpu");
+  const TestModel model = Load(testing::kSmallModel, "cpu");
   const ModelConfig& config = model.checkpoint.config;
   absl::StatusOr<PagePool> pool =
       MakePagePool(LayoutOf(config, DType::kF16, 16), 48, model.backend.get());
@@ -448,7 +448,7 @@ TEST(GptTest, CapturedWeightsAreTheOnesUsed) {
     int num_rows = 0;
   };
   for (const char* backend : {"reference", "cpu"}) {
-    const LoadedModel model = Load(testing::kSmallModel, backend);
+    const TestModel model = Load(testing::kSmallModel, backend);
     constexpr int kNumRows = 60;
     const ModelConfig& config = model.checkpoint.config;
     absl::StatusOr<PagePool> pool =
@@ -484,7 +484,7 @@ TEST(GptTest, CapturedWeightsAreTheOnesUsed) {
 
 // More tokens than the model computes logits of at a time.
 TEST(GptTest, SampleCoversEveryTokenOfTheLastForward) {
-  const LoadedModel model = Load(testing::kSmallModel, "cpu");
+  const TestModel model = Load(testing::kSmallModel, "cpu");
   constexpr int kNumRows = 150;
   absl::StatusOr<PagePool> pool = MakePagePool(LayoutOf(model.checkpoint.config, DType::kF32, 16),
                                                kNumRows, model.backend.get());

@@ -52,7 +52,7 @@ json Smol() {
           {"vocab_size", 49152}};
 }
 
-std::string Refusal(const json& config) {
+std::string Rejection(const json& config) {
   const auto parsed = ParseConfig(config.dump(), "dir/config.json");
   EXPECT_FALSE(parsed.ok()) << config;
   return parsed.ok() ? "" : MessageOf(parsed.status());
@@ -90,18 +90,18 @@ TEST(HfConfigTest, FieldsOfTransformers5AndListsOfEos) {
   EXPECT_TRUE(parsed->IsEos(2) && parsed->IsEos(7) && !parsed->IsEos(1));
 }
 
-TEST(HfConfigTest, Refusals) {
+TEST(HfConfigTest, Rejections) {
   json config = Smol();
   config["zeta"] = 1;
   config["alpha"] = {1, 2};
-  EXPECT_THAT(Refusal(config),
+  EXPECT_THAT(Rejection(config),
               AllOf(HasSubstr("\"alpha\", \"zeta\""), HasSubstr("\"ignored_fields\": [\"alpha\"")));
   config["ignored_fields"] = {"zeta", "alpha"};
   EXPECT_TRUE(ParseConfig(config.dump(), "config.json").ok());
   const auto with = [](const char* name, const json& value) {
     json changed = Smol();
     changed[name] = value;
-    return Refusal(changed);
+    return Rejection(changed);
   };
   EXPECT_THAT(with("rope_interleaved", true), HasSubstr("rope_interleaved is true"));
   EXPECT_THAT(with("sliding_window", 4096), HasSubstr("sliding_window is 4096"));
@@ -152,19 +152,20 @@ TEST(HfConfigTest, WindowsByLayer) {
   EXPECT_THAT(Windows(with("qwen3", typed)), ElementsAre(7, 0, 7, 0));
   EXPECT_THAT(Windows(with("smollm3", used)), ElementsAre(0, 0, 0, 7));
   typed["use_sliding_window"] = false;
-  EXPECT_THAT(Refusal(with("qwen3", typed)), HasSubstr("without a sliding window"));
+  EXPECT_THAT(Rejection(with("qwen3", typed)), HasSubstr("without a sliding window"));
   typed["use_sliding_window"] = true;
   typed["layer_types"] = {"full_attention"};
-  EXPECT_THAT(Refusal(with("qwen2", typed)), HasSubstr("layer_types has 1 elements"));
+  EXPECT_THAT(Rejection(with("qwen2", typed)), HasSubstr("layer_types has 1 elements"));
   typed["layer_types"] = {"full_attention", "full_attention", "chunked_attention", "x"};
-  EXPECT_THAT(Refusal(with("qwen2", typed)), HasSubstr("\"chunked_attention\" for layer 2"));
-  EXPECT_THAT(Refusal(with("mistral", {{"sliding_window", 0}})), HasSubstr("sliding_window is 0"));
-  EXPECT_THAT(Refusal(with("llama", {{"use_sliding_window", true}})),
+  EXPECT_THAT(Rejection(with("qwen2", typed)), HasSubstr("\"chunked_attention\" for layer 2"));
+  EXPECT_THAT(Rejection(with("mistral", {{"sliding_window", 0}})),
+              HasSubstr("sliding_window is 0"));
+  EXPECT_THAT(Rejection(with("llama", {{"use_sliding_window", true}})),
               HasSubstr("use_sliding_window is true"));
 }
 
 TEST(HfConfigTest, OtherFamiliesAreRefusedByName) {
-  EXPECT_THAT(Refusal(Of("gemma2", json::object())),
+  EXPECT_THAT(Rejection(Of("gemma2", json::object())),
               AllOf(HasSubstr("model_type is \"gemma2\", which is not computed"),
                     HasSubstr("llama, mistral, qwen2, qwen3, smollm3, gpt2, bloom, gpt_neox")));
 }
@@ -182,8 +183,8 @@ TEST(HfConfigTest, LayersWithoutPositions) {
   config["no_rope_layers"] = {0, 1, 1, 1, 1, 1};
   EXPECT_THAT(nope(), ElementsAre(true, false, false, false, false, false));
   config["no_rope_layers"] = {0, 1};
-  EXPECT_THAT(Refusal(config), HasSubstr("must have 0 or 1 for each of 6 layers"));
-  EXPECT_THAT(Refusal(Of("llama", {{"no_rope_layers", {1, 0}}})), HasSubstr("no_rope_layers"));
+  EXPECT_THAT(Rejection(config), HasSubstr("must have 0 or 1 for each of 6 layers"));
+  EXPECT_THAT(Rejection(Of("llama", {{"no_rope_layers", {1, 0}}})), HasSubstr("no_rope_layers"));
 }
 
 TEST(HfConfigTest, Gpt2AndBloomByTheirNames) {
@@ -210,7 +211,7 @@ TEST(HfConfigTest, Gpt2AndBloomByTheirNames) {
   EXPECT_THAT(MessageOf(CheckMaxLength(*parsed, 1025)), HasSubstr("n_positions = 1024"));
   json scaled = gpt2;
   scaled["scale_attn_by_inverse_layer_idx"] = true;
-  EXPECT_THAT(Refusal(scaled), HasSubstr("scale_attn_by_inverse_layer_idx is true"));
+  EXPECT_THAT(Rejection(scaled), HasSubstr("scale_attn_by_inverse_layer_idx is true"));
 
   const json bloom = {{"model_type", "bloom"},
                       {"apply_residual_connection_post_layernorm", false},
@@ -237,7 +238,7 @@ TEST(HfConfigTest, Gpt2AndBloomByTheirNames) {
   EXPECT_EQ(alibi->MaxLength(), std::nullopt);
   json post = bloom;
   post["apply_residual_connection_post_layernorm"] = true;
-  EXPECT_THAT(Refusal(post), HasSubstr("apply_residual_connection_post_layernorm is true"));
+  EXPECT_THAT(Rejection(post), HasSubstr("apply_residual_connection_post_layernorm is true"));
 }
 
 // Directories as transformers writes them, with its own logits (make_hf_golden.py).

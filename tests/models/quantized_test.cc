@@ -18,15 +18,15 @@
 namespace lssar {
 namespace {
 
-using testing::LoadedModel;
+using testing::TestModel;
 
 constexpr int kPageSize = 64;
 
-LoadedModel LoadShipped(DType dtype) {
+TestModel LoadShipped(DType dtype) {
   return testing::LoadModel(testing::kShippedModel, testing::NewBackend("cpu"), {.dtype = dtype});
 }
 
-std::vector<float> AllLogits(const LoadedModel& model, DType kv_cache_dtype,
+std::vector<float> AllLogits(const TestModel& model, DType kv_cache_dtype,
                              const std::vector<int32_t>& tokens) {
   testing::ModelRunner runner(model.checkpoint.model.get(), model.backend.get(), kv_cache_dtype,
                               kPageSize, int(tokens.size()));
@@ -42,8 +42,8 @@ struct QuantizationError {
   double loss_change = 0;  // mean -log p(next token), quantized minus exact, nats
 };
 
-QuantizationError Compare(const std::vector<int32_t>& tokens, const LoadedModel& exact_model,
-                          const LoadedModel& model, DType kv_cache_dtype) {
+QuantizationError Compare(const std::vector<int32_t>& tokens, const TestModel& exact_model,
+                          const TestModel& model, DType kv_cache_dtype) {
   const std::vector<float> exact = AllLogits(exact_model, DType::kF32, tokens);
   const std::vector<float> quantized = AllLogits(model, kv_cache_dtype, tokens);
   const size_t vocab = model.Vocab();
@@ -88,7 +88,7 @@ void ExpectClose(const QuantizationError& divergence, const Limits& limits) {
 
 // The golden rows of the checkpoint.
 void CheckGoldenTokens(DType kv_cache_dtype) {
-  const LoadedModel exact = LoadShipped(DType::kF32), int8 = LoadShipped(DType::kI8);
+  const TestModel exact = LoadShipped(DType::kF32), int8 = LoadShipped(DType::kI8);
   EXPECT_EQ(int8.checkpoint.dtype, DType::kI8);
   const absl::StatusOr<TensorFile> file =
       TensorFile::Open(std::string(testing::kShippedModel) + "/golden.safetensors");
@@ -101,7 +101,7 @@ void CheckGoldenTokens(DType kv_cache_dtype) {
 }
 
 void CheckText(DType kv_cache_dtype) {
-  const LoadedModel exact = LoadShipped(DType::kF32), int8 = LoadShipped(DType::kI8);
+  const TestModel exact = LoadShipped(DType::kF32), int8 = LoadShipped(DType::kI8);
   ExpectClose(Compare(testing::HeldOutTokens(1000), exact, int8, kv_cache_dtype), kInt8Limits);
 }
 
@@ -112,7 +112,7 @@ TEST(QuantizedTest, Int8WeightsAndKvOnText) { CheckText(DType::kI8); }
 
 // Rounded to nearest, and 4.5 bits a weight in memory.
 TEST(QuantizedTest, Int4WeightsOnText) {
-  const LoadedModel exact = LoadShipped(DType::kF32), int4 = LoadShipped(DType::kI4);
+  const TestModel exact = LoadShipped(DType::kF32), int4 = LoadShipped(DType::kI4);
   EXPECT_EQ(int4.checkpoint.dtype, DType::kI4);
   ExpectClose(Compare(testing::HeldOutTokens(1000), exact, int4, DType::kF32), kInt4Limits);
 }
@@ -122,7 +122,7 @@ TEST(QuantizedTest, SelfCheckPassesInEveryFormat) {
     const DType dtype = info.dtype;
     if (!HoldsWeights(dtype)) continue;
     for (const DType kv_cache_dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
-      const LoadedModel model = LoadShipped(dtype);
+      const TestModel model = LoadShipped(dtype);
       const absl::StatusOr<SelfCheckReport> report =
           SelfCheck(std::string(testing::kShippedModel), model.checkpoint, model.backend.get(),
                     kv_cache_dtype, kPageSize);

@@ -12,8 +12,8 @@
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
 #include "models/page_pool.h"
-#include "runtime/drafter.h"
 #include "runtime/engine.h"
+#include "runtime/proposer.h"
 #include "runtime/sequence.h"
 #include "tests/support/recording_sink.h"
 
@@ -33,7 +33,7 @@ struct Setting {
   bool enable_prefix_caching = false;
   int num_pages = 0;  // 0: the default pool
   bool speculates = false;
-  Drafter* drafter = nullptr;             // in place of n-grams
+  Proposer* proposer = nullptr;           // in place of n-grams
   std::optional<DType> draft_dtype = {};  // of a draft model: the same checkpoint
 };
 
@@ -71,7 +71,7 @@ class Server {
                         .prompt_lookup_min = 1,
                         .draft_checkpoint = draft_.get(),
                         .adapts_speculation = false,
-                        .drafter = setting.drafter});
+                        .proposer = setting.proposer});
     EXPECT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
   }
@@ -258,7 +258,7 @@ TEST(CheckpointEngine, LearnedPositionsEndTheLength) {
 }
 
 // Any tokens of the vocabulary: nearly all are wrong.
-class RandomDrafter : public Drafter {
+class RandomProposer : public Proposer {
  public:
   bool Propose(std::span<const DraftRequest> requests) override {
     for (const DraftRequest& request : requests) {
@@ -291,14 +291,14 @@ TEST(CheckpointEngine, EqualBitsWithSpeculation) {
     const DType kv_cache_dtype = is_right ? DType::kF16 : DType::kI8;
     Server alone({.num_threads = 1, .kv_cache_dtype = kv_cache_dtype});
     const std::vector<Request> requests = RequestsToDraftFor(alone.Text(), 120);
-    RandomDrafter drafter;
+    RandomProposer proposer;
     Server server({.max_num_batched_tokens = 200,
                    .page_size = 32,
                    .kv_cache_dtype = kv_cache_dtype,
                    .enable_prefix_caching = true,
                    .num_pages = kMaxModelLen / 32,
                    .speculates = true,
-                   .drafter = is_right ? nullptr : &drafter});
+                   .proposer = is_right ? nullptr : &proposer});
     ExpectBitsOfAlone(&alone, &server, requests);
     const EngineStats stats = server.Stats();
     num_preemptions += stats.num_preemptions;

@@ -12,14 +12,14 @@ namespace {
 using Tokens = std::vector<int>;
 
 // Tokens of each sequence.
-Tokens Divide(const TokenBudget::Limits& limits, const std::vector<TokenDemand>& sequences) {
+Tokens Divide(const TokenBudget::Limits& limits, const std::vector<RequiredTokens>& sequences) {
   Tokens num_tokens = {99, 99};
   TokenBudget(limits).Divide(sequences, &num_tokens);
   return num_tokens;
 }
 
 Tokens Divide(int max_num_batched_tokens, const std::vector<int>& pending) {
-  std::vector<TokenDemand> sequences;
+  std::vector<RequiredTokens> sequences;
   for (const int num_pending : pending) sequences.push_back({.num_pending = num_pending});
   return Divide({.max_num_batched_tokens = max_num_batched_tokens}, sequences);
 }
@@ -73,13 +73,13 @@ TEST(TokenBudget, KeepsEveryRuleForRandomSequences) {
 constexpr TokenBudget::Limits kShared = {
     .max_num_batched_tokens = 512, .max_num_partial_prefills = 2, .chunked_prefill_size = 64};
 
-constexpr TokenDemand kDecode = {.num_pending = 1, .first_position = 500, .is_streaming = true};
+constexpr RequiredTokens kDecode = {.num_pending = 1, .first_position = 500, .is_streaming = true};
 
 TEST(TokenBudget, PromptsUseTheWholeBudgetWhenNoReaderWaits) {
-  const TokenDemand prompt = {.num_pending = 16000, .is_streaming = true};
+  const RequiredTokens prompt = {.num_pending = 16000, .is_streaming = true};
   EXPECT_EQ(Divide(kShared, {prompt}), (Tokens{512}));
   EXPECT_EQ(Divide(kShared, {prompt, kDecode}), (Tokens{62, 1}));
-  const TokenDemand one_score_token = {.num_pending = 1, .first_position = 500};
+  const RequiredTokens one_score_token = {.num_pending = 1, .first_position = 500};
   EXPECT_EQ(Divide(kShared, {prompt, one_score_token}), (Tokens{511, 1}))
       << "no reader waits for it";
 }
@@ -93,16 +93,16 @@ TEST(TokenBudget, TokensDeepInAPromptCountForMore) {
     EXPECT_NEAR(num_tokens, 64.0 / (1 + double(first_position) / kKeysPerTokenCost), 2);
     num_tokens_before = num_tokens;
   }
-  const TokenDemand deepest = {.num_pending = 10, .first_position = 1 << 20};
+  const RequiredTokens deepest = {.num_pending = 10, .first_position = 1 << 20};
   EXPECT_EQ(Divide(kShared, {deepest, kDecode}), (Tokens{1, 1}))
       << "the first prompt always gets a token";
 }
 
 TEST(TokenBudget, PromptsShareAStepWithDecodes) {
-  const TokenDemand small = {.num_pending = 20};
+  const RequiredTokens small = {.num_pending = 20};
   EXPECT_EQ(Divide(kShared, {small, kDecode, small, small}), (Tokens{20, 1, 20, 0}))
       << "max_num_partial_prefills";
-  const TokenDemand large = {.num_pending = 500};
+  const RequiredTokens large = {.num_pending = 500};
   EXPECT_EQ(Divide(kShared, {small, kDecode, large}), (Tokens{20, 1, 42}))
       << "chunked_prefill_size for all of them";
   EXPECT_EQ(Divide(kShared, {large, kDecode, small}), (Tokens{62, 1, 0}));
@@ -112,10 +112,10 @@ TEST(TokenBudget, PromptsShareAStepWithDecodes) {
 TEST(TokenBudget, SmallPromptsAreBoundedByTheirTokens) {
   constexpr TokenBudget::Limits kMany = {
       .max_num_batched_tokens = 512, .max_num_partial_prefills = 16, .chunked_prefill_size = 32};
-  const TokenDemand small = {.num_pending = 5};
+  const RequiredTokens small = {.num_pending = 5};
   EXPECT_EQ(Divide(kMany, {kDecode, small, small, small, small, small, small, small, small}),
             (Tokens{1, 5, 5, 5, 5, 5, 5, 1, 0}));
-  const TokenDemand large = {.num_pending = 500};
+  const RequiredTokens large = {.num_pending = 500};
   EXPECT_EQ(Divide(kMany, {kDecode, large, small, small}), (Tokens{1, 31, 0, 0}));
 }
 
@@ -133,15 +133,15 @@ TEST(TokenBudget, NoPromptStarves) {
 }
 
 // Tokens of each sequence, of several tenants.
-Tokens Share(const TokenBudget::Limits& limits, const std::vector<TokenDemand>& sequences) {
+Tokens Share(const TokenBudget::Limits& limits, const std::vector<RequiredTokens>& sequences) {
   Tokens num_tokens = {99, 99};
   TokenBudget(limits).Share(sequences, &num_tokens);
   return num_tokens;
 }
 
 TEST(TokenBudget, TenantsShareAStep) {
-  const TokenDemand first = {.num_pending = 500, .rank = 0},
-                    second = {.num_pending = 500, .rank = 1};
+  const RequiredTokens first = {.num_pending = 500, .rank = 0},
+                       second = {.num_pending = 500, .rank = 1};
   EXPECT_EQ(Share(kShared, {}), Tokens{});
   EXPECT_EQ(Share(kShared, {first, second, second}), (Tokens{120, 120, 2}))
       << "half of 4 x 64 each";
@@ -156,8 +156,8 @@ TEST(TokenBudget, TenantsShareAStep) {
 }
 
 TEST(TokenBudget, DecodesOfATenantTakeTurns) {
-  std::vector<TokenDemand> sequences(40,
-                                     {.num_pending = 1, .first_position = 15 * 1024, .rank = 1});
+  std::vector<RequiredTokens> sequences(40,
+                                        {.num_pending = 1, .first_position = 15 * 1024, .rank = 1});
   sequences.push_back({.num_pending = 500, .rank = 0});
   std::vector<int> num_steps(41, 0);
   for (int step = 1; step <= 40; ++step) {
@@ -178,8 +178,8 @@ TEST(TokenBudget, SharesKeepTheRulesForRandomSequences) {
     const TokenBudget::Limits limits = {.max_num_batched_tokens = 1 + int(random() % 40),
                                         .max_num_partial_prefills = 1 + int(random() % 4),
                                         .chunked_prefill_size = 1 + int(random() % 12)};
-    std::vector<TokenDemand> sequences(1 + random() % size_t(limits.max_num_batched_tokens));
-    for (TokenDemand& sequence : sequences) {
+    std::vector<RequiredTokens> sequences(1 + random() % size_t(limits.max_num_batched_tokens));
+    for (RequiredTokens& sequence : sequences) {
       sequence = {.num_pending = random() % 2 == 0 ? 1 : 1 + int(random() % 60),
                   .first_position = random() % 3 == 0 ? int(random() % 20000) : 0,
                   .is_streaming = random() % 2 == 0,

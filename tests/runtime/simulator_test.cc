@@ -22,7 +22,7 @@
 #include "runtime/request_queue.h"
 #include "runtime/scheduler.h"
 #include "runtime/tenants.h"
-#include "tests/runtime/oracle_drafter.h"
+#include "tests/runtime/oracle_proposer.h"
 #include "tests/runtime/sim_request.h"
 #include "tests/support/fake_checkpoint.h"
 
@@ -40,9 +40,9 @@ std::optional<uint64_t> only_seed;
 enum class Fault { kNone, kLeakedPage, kExtraReference, kOverwrittenPage, kStuckReader };
 
 // `draft`: the checkpoint of the draft model in the simulations that have one.
-EngineOptions SimOptions(SimRandom* random, Drafter* drafter, Checkpoint* draft) {
+EngineOptions SimOptions(SimRandom* random, Proposer* proposer, Checkpoint* draft) {
   EngineOptions options;
-  options.drafter = drafter;
+  options.proposer = proposer;
   options.max_model_len = Between(random, 1, 6) * 32;
   options.max_num_seqs = Between(random, 1, 16);
   options.max_queued_requests = Between(random, 1, 40);
@@ -55,7 +55,7 @@ EngineOptions SimOptions(SimRandom* random, Drafter* drafter, Checkpoint* draft)
   const int num_pages = options.max_model_len / kPageSize;
   options.speculative_method =
       OneIn(random, 4) ? SpeculativeMethod::kNgram : SpeculativeMethod::kOff;
-  if (drafter == nullptr && OneIn(random, 2)) {
+  if (proposer == nullptr && OneIn(random, 2)) {
     options.speculative_method = SpeculativeMethod::kDraftModel;
     options.draft_checkpoint = draft;
   }
@@ -73,10 +73,10 @@ class Simulation {
   explicit Simulation(uint64_t seed, Fault fault = Fault::kNone)
       : random_(seed),
         fault_(fault),
-        drafter_(Between(&random_, 0, 4) * 25, /*wrong_id=*/-1, seed),
-        has_drafter_(OneIn(&random_, 2)),
+        proposer_(Between(&random_, 0, 4) * 25, /*wrong_id=*/-1, seed),
+        has_proposer_(OneIn(&random_, 2)),
         draft_(kVocab),
-        options_(SimOptions(&random_, has_drafter_ ? &drafter_ : nullptr, &draft_.checkpoint)),
+        options_(SimOptions(&random_, has_proposer_ ? &proposer_ : nullptr, &draft_.checkpoint)),
         fake_(kVocab) {
     fake_.checkpoint.tokenizer = nullptr;
     draft_.checkpoint.tokenizer = nullptr;
@@ -86,7 +86,7 @@ class Simulation {
     fake_.model->on_forward = [this](const ForwardBatch& batch) { return OnForward(batch); };
     engine_ = *Engine::CreateStepped(&fake_.checkpoint, &fake_.backend, options_,
                                      [this] { return now_; });
-    drafter_.engine = engine_.get();
+    proposer_.engine = engine_.get();
     row_cost_percent_ = Between(&random_, 0, 120);
     if (OneIn(&random_, 2)) {  // texts with different length budgets share no pages
       for (ModelConfig* const config : {&fake_.checkpoint.config, &draft_.checkpoint.config}) {
@@ -339,10 +339,10 @@ class Simulation {
     }
     for (const SequenceGroup* const group : first_waiting) {
       const Use& use = uses[group->tenant];
-      const Demand& demand = group->demand;
-      const int64_t num_pages = int64_t{demand.num_sequences} * demand.num_initial_pages;
+      const RequiredPages& required = group->required;
+      const int64_t num_pages = int64_t{required.num_sequences} * required.num_initial_pages;
       if (use.num_preempted == 0 &&
-          use.num_sequences + demand.num_sequences <= MaxRunning(options_) / num_tenants &&
+          use.num_sequences + required.num_sequences <= MaxRunning(options_) / num_tenants &&
           use.num_pages + num_pages <= Blocks().Layout().num_pages / num_tenants &&
           num_pages + num_needed <= Blocks().NumAvailable()) {
         const auto before = num_steps_before.find({group, group->arrival_time});
@@ -438,8 +438,8 @@ class Simulation {
 
   SimRandom random_;
   const Fault fault_;
-  OracleDrafter drafter_;
-  const bool has_drafter_;
+  OracleProposer proposer_;
+  const bool has_proposer_;
   FakeCheckpoint draft_;
   int64_t row_cost_percent_ = 0;  // of a token in a step, in those of its sequence
   const EngineOptions options_;

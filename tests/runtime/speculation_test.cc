@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "tests/runtime/generate_cases.h"
-#include "tests/runtime/oracle_drafter.h"
+#include "tests/runtime/oracle_proposer.h"
 #include "tests/runtime/stepped_engine.h"
 
 namespace lssar {
 namespace {
 
-EngineOptions Speculating(Drafter* drafter, int num_tokens = 5) {
+EngineOptions Speculating(Proposer* proposer, int num_tokens = 5) {
   EngineOptions options = SmallOptions();
-  options.drafter = drafter;
+  options.proposer = proposer;
   options.num_speculative_tokens = num_tokens;
   options.adapts_speculation = false;
   return options;
@@ -30,9 +30,9 @@ TEST_P(SpeculationBits, AreThoseOfNoSpeculation) {
   int num_accepted = 0, num_drafted = 0;
   for (const GenerateCase& test_case : GenerateCases()) {
     SCOPED_TRACE(test_case.name);
-    OracleDrafter drafter(GetParam());
-    SteppedEngine engine(Speculating(&drafter));
-    drafter.engine = &engine.Get();
+    OracleProposer proposer(GetParam());
+    SteppedEngine engine(Speculating(&proposer));
+    proposer.engine = &engine.Get();
     for (int salt = 0; salt < 3; ++salt) {
       const Request request = RequestOf(test_case, salt);
       const Submitted submitted = engine.Submit(request);
@@ -57,9 +57,9 @@ TEST_P(SpeculationBits, AreThoseOfNoSpeculation) {
 INSTANTIATE_TEST_SUITE_P(WrongPercent, SpeculationBits, testing::Values(0, 30, 100));
 
 TEST(Speculation, RightDraftsTakeFewerSteps) {
-  OracleDrafter drafter(0);
-  SteppedEngine engine(Speculating(&drafter, 7));
-  drafter.engine = &engine.Get();
+  OracleProposer proposer(0);
+  SteppedEngine engine(Speculating(&proposer, 7));
+  proposer.engine = &engine.Get();
   const Submitted submitted = engine.Submit(Generate(Ids(20, 1), 81));
   engine.RunAll();
   // One step for the prompt and its first token, then eight tokens a step.
@@ -87,9 +87,9 @@ TEST(Speculation, NgramDraftsOfALoop) {
 
 TEST(Speculation, TheRequestBoundsItsDrafts) {
   for (const int bound : {0, 2}) {
-    OracleDrafter drafter(0);
-    SteppedEngine engine(Speculating(&drafter, 9));
-    drafter.engine = &engine.Get();
+    OracleProposer proposer(0);
+    SteppedEngine engine(Speculating(&proposer, 9));
+    proposer.engine = &engine.Get();
     Request request = Generate(Ids(20, 1), 31);
     request.generate->speculative_tokens = bound;
     const Submitted submitted = engine.Submit(std::move(request));
@@ -101,11 +101,11 @@ TEST(Speculation, TheRequestBoundsItsDrafts) {
 
 // A prefill takes the step's tokens first, and each decode has its own.
 TEST(Speculation, DraftsTakeWhatIsLeftOfTheStep) {
-  OracleDrafter drafter(50);
-  EngineOptions options = Speculating(&drafter, 20);
+  OracleProposer proposer(50);
+  EngineOptions options = Speculating(&proposer, 20);
   options.max_num_batched_tokens = 8;
   SteppedEngine engine(options);
-  drafter.engine = &engine.Get();
+  proposer.engine = &engine.Get();
   int largest = 0;
   engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
     largest = std::max(largest, int(batch.token_ids.size()));
@@ -128,11 +128,11 @@ TEST(Speculation, DraftsTakeWhatIsLeftOfTheStep) {
 // The pool holds one and a half of the sequences: they are preempted and recomputed.
 TEST(Speculation, PreemptedSequencesHaveTheSameBits) {
   for (const int wrong_percent : {0, 50, 100}) {
-    OracleDrafter drafter(wrong_percent);
-    EngineOptions options = Speculating(&drafter, 20);
+    OracleProposer proposer(wrong_percent);
+    EngineOptions options = Speculating(&proposer, 20);
     options.kv_cache_bytes = 16 * kPageBytes;
     SteppedEngine engine(options);
-    drafter.engine = &engine.Get();
+    proposer.engine = &engine.Get();
     std::vector<Request> requests;
     std::vector<Submitted> submitted;
     for (int i = 0; i < 4; ++i) {
@@ -152,9 +152,9 @@ TEST(Speculation, PreemptedSequencesHaveTheSameBits) {
 // Pages of the prefix cache hold accepted tokens only, as many as without speculation.
 TEST(Speculation, ThePrefixCacheHasAcceptedTokensOnly) {
   for (const int wrong_percent : {0, 50, 100}) {
-    OracleDrafter drafter(wrong_percent);
-    SteppedEngine engine(Speculating(&drafter, 20));
-    drafter.engine = &engine.Get();
+    OracleProposer proposer(wrong_percent);
+    SteppedEngine engine(Speculating(&proposer, 20));
+    proposer.engine = &engine.Get();
     SteppedEngine plain;
     Request first = Generate(Ids(20, 1), 100);
     const Submitted answer = engine.Submit(first);
@@ -175,15 +175,15 @@ TEST(Speculation, ThePrefixCacheHasAcceptedTokensOnly) {
 
 // A draft takes free pages only, and gives them back when it is rejected.
 TEST(Speculation, DraftsEvictAndPreemptNothing) {
-  OracleDrafter drafter(100);
-  EngineOptions options = Speculating(&drafter, 40);
+  OracleProposer proposer(100);
+  EngineOptions options = Speculating(&proposer, 40);
   options.kv_cache_bytes = 16 * kPageBytes;
   options.max_num_batched_tokens = 64;
   int num_cached[2] = {};
   for (const bool speculates : {false, true}) {
     options.num_speculative_tokens = speculates ? 40 : 1;
     SteppedEngine engine(options);
-    drafter.engine = &engine.Get();
+    proposer.engine = &engine.Get();
     engine.Submit(Generate(Ids(16 * 15, 5), 1));  // its 15 pages stay cached
     engine.RunAll();
     EXPECT_EQ(engine.Stats().num_cached_pages, 15);
@@ -199,10 +199,10 @@ TEST(Speculation, DraftsEvictAndPreemptNothing) {
 TEST(Speculation, NanAfterARejectedTokenIsNoError) {
   constexpr int32_t kPoisonId = 5;
   const Request request = Generate({3, 4, 6, 8}, 30);
-  OracleDrafter drafter(50, kPoisonId);
-  SteppedEngine engine(Speculating(&drafter));
+  OracleProposer proposer(50, kPoisonId);
+  SteppedEngine engine(Speculating(&proposer));
   engine.fake.model->poison_id = kPoisonId;
-  drafter.engine = &engine.Get();
+  proposer.engine = &engine.Get();
   const Submitted submitted = engine.Submit(request);
   engine.RunAll();
   EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
@@ -224,9 +224,9 @@ TEST(Speculation, NanOfTheTextIsAnErrorAfterTheSameTokens) {
   while (!is_first(poisoned)) ++poisoned;
   std::vector<std::shared_ptr<RecordingSink>> sinks;
   for (const bool speculates : {false, true}) {
-    OracleDrafter drafter(0);
-    SteppedEngine engine(speculates ? Speculating(&drafter) : SmallOptions());
-    drafter.engine = &engine.Get();
+    OracleProposer proposer(0);
+    SteppedEngine engine(speculates ? Speculating(&proposer) : SmallOptions());
+    proposer.engine = &engine.Get();
     // The poisoned id is never drawn by the fake model, so the request allows nothing else there.
     engine.fake.model->poison_id = ids[poisoned];
     Request biased = request;
@@ -242,12 +242,12 @@ TEST(Speculation, NanOfTheTextIsAnErrorAfterTheSameTokens) {
 // Runs a request with a clock on which a token costs `token_us` and each further one of a step
 // `further_us`. The engine's counters.
 EngineStats RunTimed(int wrong_percent, int token_us, int further_us, int num_sequences) {
-  OracleDrafter drafter(wrong_percent);
+  OracleProposer proposer(wrong_percent);
   EngineOptions options = SmallOptions();
   options.max_model_len = 1024;
   options.kv_cache_bytes = 64 * 16 * kPageBytes;
   options.max_num_batched_tokens = 256;
-  options.drafter = &drafter;
+  options.proposer = &proposer;
   options.num_speculative_tokens = 8;
   FakeCheckpoint fake;
   Clock::time_point now{std::chrono::hours(1)};
@@ -257,7 +257,7 @@ EngineStats RunTimed(int wrong_percent, int token_us, int further_us, int num_se
   };
   const auto engine =
       *Engine::CreateStepped(&fake.checkpoint, &fake.backend, options, [&] { return now; });
-  drafter.engine = engine.get();
+  proposer.engine = engine.get();
   for (int i = 0; i < num_sequences; ++i) {
     EXPECT_TRUE(engine->Submit(Generate(Ids(8, i), 900), std::make_shared<RecordingSink>()).ok());
   }

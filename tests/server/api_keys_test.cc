@@ -181,7 +181,7 @@ TEST_F(KeyFileTest, CallsRefusalsAndTokensAreCountedByKey) {
   EXPECT_TRUE((*alice)->Acquire(Clock::now()).ok());
   EXPECT_FALSE((*alice)->Acquire(Clock::now()).ok());
   (*alice)->CountTokens(70, 70, Clock::now());
-  (*alice)->CountRefusal();
+  (*alice)->CountRejection();
   const auto counts = (*control)->Counts();
   ASSERT_EQ(counts.size(), 1u);
   EXPECT_EQ(counts.at("alice").num_calls, 1);

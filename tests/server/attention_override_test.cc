@@ -159,8 +159,8 @@ class NarrowBackend : public MemoryBackend {
  public:
   explicit NarrowBackend(bool mixes) : mixes_(mixes) {}
   std::string_view Name() const override { return "narrow"; }
-  bool Computes(Variant variant) const override {
-    return variant != Variant::kAttentionOverride || mixes_;
+  bool Supports(Feature feature) const override {
+    return feature != Feature::kAttentionOverride || mixes_;
   }
   absl::Status CheckAttention(const AttentionSpec& spec) const override {
     if (spec.kind != AttentionKind::kSoftmax) return absl::OkStatus();

@@ -26,8 +26,8 @@ class CountedPort final : public PortMetrics {
  public:
   void OnOpened() override { ++num_open; }
   void OnEnded() override { --num_open; }
-  void OnRefused(Refusal) override {}
-  void OnAbuse(Abuse) override {}
+  void OnRejected(Rejection) override {}
+  void OnViolation(Violation) override {}
 
   int num_open = 0;
 };
@@ -43,14 +43,14 @@ TEST(ConnectionLimiter, CountsInTotalAndPerAddress) {
     ASSERT_EQ(limiter->Check("a", kNow), std::nullopt) << i;
     slots.push_back(limiter->Add("a"));
   }
-  EXPECT_EQ(limiter->Check("a", kNow), Refusal::kMaxConnectionsPerAddress);
+  EXPECT_EQ(limiter->Check("a", kNow), Rejection::kMaxConnectionsPerAddress);
   // The last two of 32 are kept for addresses without a connection.
   for (int i = 0; i < 10; ++i) slots.push_back(limiter->Add("b"));
-  EXPECT_EQ(limiter->Check("b", kNow), Refusal::kMaxConnections);
+  EXPECT_EQ(limiter->Check("b", kNow), Rejection::kMaxConnections);
   EXPECT_EQ(limiter->Check("c", kNow), std::nullopt);
   slots.push_back(limiter->Add("c"));
   slots.push_back(limiter->Add("d"));
-  EXPECT_EQ(limiter->Check("e", kNow), Refusal::kMaxConnections);
+  EXPECT_EQ(limiter->Check("e", kNow), Rejection::kMaxConnections);
   EXPECT_EQ(port.num_open, 32);
   slots.clear();
   EXPECT_EQ(port.num_open, 0);
@@ -65,26 +65,26 @@ TEST(ConnectionLimiter, BehindAProxyOneAddressMayHaveAll) {
     ASSERT_EQ(limiter->Check("proxy", kNow), std::nullopt) << i;
     slots.push_back(limiter->Add("proxy"));
   }
-  EXPECT_EQ(limiter->Check("proxy", kNow), Refusal::kMaxConnections);
+  EXPECT_EQ(limiter->Check("proxy", kNow), Rejection::kMaxConnections);
   slots.clear();
-  for (int i = 0; i < 100; ++i) limiter->OnAbuse("proxy", kNow);
+  for (int i = 0; i < 100; ++i) limiter->OnViolation("proxy", kNow);
   EXPECT_EQ(limiter->Check("proxy", kNow), std::nullopt);
 }
 
-TEST(ConnectionLimiter, ThirdAbuseBlocksTheAddressForTenSeconds) {
+TEST(ConnectionLimiter, ThirdViolationBlocksTheAddressForTenSeconds) {
   const auto limiter = std::make_shared<ConnectionLimiter>(
       ConnectionLimiter::Options{.max_connections = 32, .max_connections_per_address = 20});
-  limiter->OnAbuse("a", kNow);
-  limiter->OnAbuse("a", kNow);
+  limiter->OnViolation("a", kNow);
+  limiter->OnViolation("a", kNow);
   EXPECT_EQ(limiter->Check("a", kNow), std::nullopt);
-  limiter->OnAbuse("a", kNow + seconds(9));
-  EXPECT_EQ(limiter->Check("a", kNow + seconds(18)), Refusal::kBlocked);
+  limiter->OnViolation("a", kNow + seconds(9));
+  EXPECT_EQ(limiter->Check("a", kNow + seconds(18)), Rejection::kBlocked);
   EXPECT_EQ(limiter->Check("b", kNow + seconds(18)), std::nullopt);
   EXPECT_EQ(limiter->Check("a", kNow + seconds(20)), std::nullopt);
   // Forgotten after ten seconds without abuse.
-  limiter->OnAbuse("a", kNow + seconds(30));
-  limiter->OnAbuse("a", kNow + seconds(41));
-  limiter->OnAbuse("a", kNow + seconds(52));
+  limiter->OnViolation("a", kNow + seconds(30));
+  limiter->OnViolation("a", kNow + seconds(41));
+  limiter->OnViolation("a", kNow + seconds(52));
   EXPECT_EQ(limiter->Check("a", kNow + seconds(52)), std::nullopt);
 }
 
@@ -118,7 +118,7 @@ TEST(OpenFiles, ConnectionsFitUnderTheLimit) {
 
 class TrafficWatchTest : public testing::Test {
  protected:
-  std::optional<Abuse> After(Clock::duration time) {
+  std::optional<Violation> After(Clock::duration time) {
     now_ += time;
     return watch_.Check(sample_, now_);
   }
@@ -134,7 +134,7 @@ TEST_F(TrafficWatchTest, ResetsAreBounded) {
   sample_.streams = {.num_started = 1200, .num_reset = 1200};
   EXPECT_EQ(After(seconds(1)), std::nullopt);
   sample_.streams = {.num_started = 1302, .num_reset = 1302};
-  EXPECT_EQ(After(milliseconds(500)), Abuse::kResets);
+  EXPECT_EQ(After(milliseconds(500)), Violation::kResets);
 }
 
 TEST_F(TrafficWatchTest, StreamsThatGrpcHasNotCleanedUpAreResets) {
@@ -144,12 +144,12 @@ TEST_F(TrafficWatchTest, StreamsThatGrpcHasNotCleanedUpAreResets) {
   sample_.streams = {.num_started = 1256, .num_reset = 1000};
   EXPECT_EQ(After(milliseconds(0)), std::nullopt);
   sample_.streams = {.num_started = 1256, .num_reset = 1001};
-  EXPECT_EQ(After(milliseconds(0)), Abuse::kResets);
+  EXPECT_EQ(After(milliseconds(0)), Violation::kResets);
 }
 
 TEST_F(TrafficWatchTest, StreamsBeyondTheLimitAreResets) {
   sample_.streams = {.num_started = 1257};
-  EXPECT_EQ(After(milliseconds(0)), Abuse::kResets);
+  EXPECT_EQ(After(milliseconds(0)), Violation::kResets);
 }
 
 TEST_F(TrafficWatchTest, AnsweredCallsMayBeFollowedByAsManyResets) {
@@ -165,14 +165,14 @@ TEST_F(TrafficWatchTest, BytesThatNothingAnswersAreHeaders) {
   sample_.bytes_received += TrafficWatch::kMaxSilentBytes + TrafficWatch::kMaxSilentBytesPerStream;
   EXPECT_EQ(After(milliseconds(100)), std::nullopt);
   sample_.bytes_received += 200;
-  EXPECT_EQ(After(milliseconds(100)), Abuse::kHeaderFlood);
+  EXPECT_EQ(After(milliseconds(100)), Violation::kHeaderFlood);
 }
 
 TEST_F(TrafficWatchTest, AFloodIsSeenBeforeTheServersFirstByte) {
   sample_ = {.bytes_received = 9, .bytes_sent = 0, .streams = {}};
   EXPECT_EQ(After(milliseconds(100)), std::nullopt);
   sample_.bytes_received += TrafficWatch::kMaxSilentBytes;
-  EXPECT_EQ(After(milliseconds(100)), Abuse::kHeaderFlood);
+  EXPECT_EQ(After(milliseconds(100)), Violation::kHeaderFlood);
 }
 
 TEST_F(TrafficWatchTest, UploadsWithinFlowControlAreNotClosed) {
@@ -193,7 +193,7 @@ TEST_F(TrafficWatchTest, StalledUploadIsClosedAfterTwentySeconds) {
   sample_.bytes_received += int64_t{3} << 19;
   EXPECT_EQ(After(seconds(1)), std::nullopt);
   EXPECT_EQ(After(seconds(20)), std::nullopt);
-  EXPECT_EQ(After(seconds(1)), Abuse::kStalledUpload);
+  EXPECT_EQ(After(seconds(1)), Violation::kStalledUpload);
 }
 
 TEST_F(TrafficWatchTest, CancelledUploadHoldsNothing) {

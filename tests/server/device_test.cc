@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 #include "tests/server/test_server.h"
 #include "tests/support/test_device.h"
 
@@ -34,7 +34,7 @@ class DeviceTest : public testing::TestWithParam<DeviceCase> {
     const absl::Status loaded = server_->Load([](const ModelOptions& model) {
       auto backend = OpenTestDevice({.name = GetParam().device});
       EXPECT_TRUE(backend.ok()) << backend.status();
-      return ServedModel::LoadOn(*std::move(backend), model);
+      return LoadedModel::LoadOn(*std::move(backend), model);
     });
     EXPECT_TRUE(loaded.ok()) << loaded;
     stub_ = v1::Inference::NewStub(grpc::CreateChannel(
@@ -132,7 +132,7 @@ ModelOptions TinyModel() {
 }
 
 absl::Status LoadOn(const std::string& device, const ModelOptions& options) {
-  return ServedModel::LoadOn(*OpenTestDevice({.name = device}), options).status();
+  return LoadedModel::LoadOn(*OpenTestDevice({.name = device}), options).status();
 }
 
 TEST(DeviceErrorTest, AnUnsupportedKvCacheTypeNamesTheSupportedTypes) {
@@ -194,7 +194,7 @@ TEST(DeviceErrorTest, AContextBeyondDeviceMemoryIsRejectedWithTheArithmetic) {
 TEST(DeviceErrorTest, AMissingDeviceIsReportedByItsFlag) {
   ModelOptions options = TinyModel();
   options.backend.name = "cuda:999";
-  const absl::Status status = ServedModel::Load(options).status();
+  const absl::Status status = LoadedModel::Load(options).status();
   EXPECT_TRUE(status.code() == absl::StatusCode::kFailedPrecondition ||
               status.code() == absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StartsWith(status.message(), "--device cuda:999: ")) << status;
@@ -203,7 +203,7 @@ TEST(DeviceErrorTest, AMissingDeviceIsReportedByItsFlag) {
 TEST(DeviceErrorTest, FastGemmRequiresCuda) {
   ModelOptions options = TinyModel();
   options.backend.fast_gemm = true;
-  const absl::Status status = ServedModel::Load(options).status();
+  const absl::Status status = LoadedModel::Load(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("--gemm fast"));
 }
@@ -212,7 +212,7 @@ TEST(DeviceErrorTest, ThreadsRequireTheCpu) {
   ModelOptions options = TinyModel();
   options.backend.name = "cuda";
   options.backend.num_threads = 4;
-  const absl::Status status = ServedModel::Load(options).status();
+  const absl::Status status = LoadedModel::Load(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               testing::AllOf(HasSubstr("--threads 4"), HasSubstr("--device cuda")));

@@ -13,8 +13,8 @@
 #include "absl/strings/numbers.h"
 #include "base/check.h"
 #include "models/checkpoint.h"
+#include "server/loaded_model.h"
 #include "server/run_server.h"
-#include "server/served_model.h"
 #include "tests/kernels/cuda/faulty_driver.h"
 #include "tests/support/forwarding_model.h"
 
@@ -69,7 +69,7 @@ class FaultyModel final : public ForwardingModel {
   int step_ = 0;
 };
 
-absl::StatusOr<std::unique_ptr<ServedModel>> LoadFaulty(const ModelOptions& options) {
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadFaulty(const ModelOptions& options) {
   const Fault fault = ReadFault();
   const auto driver = std::make_shared<DriverScript>();
   driver->free_bytes = size_t{256} << 20;
@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> LoadFaulty(const ModelOptions& opti
   checkpoint->model = std::make_unique<FaultyModel>(std::move(checkpoint->model), fault, driver);
   auto engine = Engine::Create(checkpoint.get(), backend->get(), options.engine);
   if (!engine.ok()) return engine.status();
-  return std::make_unique<ServedModel>(*std::move(backend), std::move(checkpoint),
+  return std::make_unique<LoadedModel>(*std::move(backend), std::move(checkpoint),
                                        SelfCheckReport{}, *std::move(engine));
 }
 

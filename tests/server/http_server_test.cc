@@ -56,7 +56,7 @@ class HttpServerTest : public testing::Test {
                                     .check_admin = [this](const std::string&) { return admin_; },
                                     .health = [] { return absl::OkStatus(); },
                                     .readiness = [this] { return readiness_; }},
-                                   ServiceParts(), /*certificates=*/nullptr);
+                                   ServiceContext(), /*certificates=*/nullptr);
     LSSAR_CHECK(opened.ok());
     server_ = *std::move(opened);
   }
@@ -155,7 +155,7 @@ TEST_F(HttpServerTest, StopsWhileClientsSayNothing) {
 
 TEST_F(HttpServerTest, APortInUseIsNamed) {
   options_.http_listen = "127.0.0.1:" + std::to_string(server_->Port());
-  const auto second = HttpServer::Open(options_, {}, ServiceParts(), /*certificates=*/nullptr);
+  const auto second = HttpServer::Open(options_, {}, ServiceContext(), /*certificates=*/nullptr);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("--http-listen"));
 }

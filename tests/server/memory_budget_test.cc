@@ -39,7 +39,7 @@ TEST(MemoryBudgetTest, AnEmptyBudgetHasRoomForAnything) {
 
 TEST(CallContextTest, LargeRepliesAreCountedUntilTheirCallsEnd) {
   MemoryBudget budget("replies", 10'000);
-  const ServiceParts parts{.reply_memory = &budget, .stream = {.buffer_bytes = 1'000}};
+  const ServiceContext parts{.reply_memory = &budget, .stream = {.buffer_bytes = 1'000}};
   std::optional<CallContext> small, large, refused;
   small.emplace(CallMetadata{.rpc = "Tokenize"}, parts);
   large.emplace(CallMetadata{.rpc = "Tokenize"}, parts);

@@ -94,7 +94,7 @@ class RequestFieldsTest : public testing::Test {
   }
 
   // Returns the message.
-  std::string ExpectRefusal(const Body& body, const std::string& name, const Json& value) {
+  std::string ExpectRejection(const Body& body, const std::string& name, const Json& value) {
     int status = 0;
     const std::string text = Reply(body, name, value, &status);
     EXPECT_EQ(status, 400) << body.path << " " << name << value << text;
@@ -118,10 +118,10 @@ TEST_F(RequestFieldsTest, EachFieldIsReadHarmlessOrRefusedByName) {
       if ((field.kinds & body.kind) == 0) continue;
       const std::string name(field.name);
       switch (field.verdict) {
-        case kServed: ExpectRefusal(body, name, odd); break;
+        case kServed: ExpectRejection(body, name, odd); break;
         case kHarmless: ExpectAnswer(body, name, odd); break;
         case kRefused:
-          EXPECT_THAT(ExpectRefusal(body, name, odd),
+          EXPECT_THAT(ExpectRejection(body, name, odd),
                       HasSubstr(StrCat("is a list; ", field.reason)));
           for (const Json& neutral : Json::parse(field.neutral)) ExpectAnswer(body, name, neutral);
           ExpectAnswer(body, name, nullptr);
@@ -133,7 +133,7 @@ TEST_F(RequestFieldsTest, EachFieldIsReadHarmlessOrRefusedByName) {
 TEST_F(RequestFieldsTest, AnUnknownFieldIsRefusedUnlessItIsNull) {
   for (const Body& body : Bodies()) {
     for (const Json& value : {Json(0), Json(false), Json("x"), Json::array(), Json::object()}) {
-      EXPECT_THAT(ExpectRefusal(body, "zzz", value),
+      EXPECT_THAT(ExpectRejection(body, "zzz", value),
                   HasSubstr("zzz is no field of this request; leave it out"));
     }
     ExpectAnswer(body, "zzz", nullptr);
@@ -142,12 +142,13 @@ TEST_F(RequestFieldsTest, AnUnknownFieldIsRefusedUnlessItIsNull) {
 
 TEST_F(RequestFieldsTest, TheNearestNameIsSuggested) {
   const Body& completion = Bodies().front();
-  EXPECT_THAT(ExpectRefusal(completion, "temprature", 0.5), HasSubstr("did you mean temperature?"));
-  EXPECT_THAT(ExpectRefusal(completion, "max_token", 5), HasSubstr("did you mean max_tokens?"));
-  EXPECT_THAT(ExpectRefusal(completion, "attention_p", 5), HasSubstr("attention_override"));
-  EXPECT_THAT(ExpectRefusal(completion, "use_beam_search", true), HasSubstr("is true; "));
-  EXPECT_THAT(ExpectRefusal(completion, "typical_p", 0.5), HasSubstr("is 0.5; "));
-  EXPECT_THAT(ExpectRefusal(completion, "suffix", "end"), HasSubstr("is \"end\"; "));
+  EXPECT_THAT(ExpectRejection(completion, "temprature", 0.5),
+              HasSubstr("did you mean temperature?"));
+  EXPECT_THAT(ExpectRejection(completion, "max_token", 5), HasSubstr("did you mean max_tokens?"));
+  EXPECT_THAT(ExpectRejection(completion, "attention_p", 5), HasSubstr("attention_override"));
+  EXPECT_THAT(ExpectRejection(completion, "use_beam_search", true), HasSubstr("is true; "));
+  EXPECT_THAT(ExpectRejection(completion, "typical_p", 0.5), HasSubstr("is 0.5; "));
+  EXPECT_THAT(ExpectRejection(completion, "suffix", "end"), HasSubstr("is \"end\"; "));
 }
 
 TEST(RequestFieldTableTest, ANameHasOneRowForEachKind) {

@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "server/http/blocking_client.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 #include "tests/server/held_tokenizer.h"
 #include "tests/server/zoo_checkpoint.h"
 #include "tests/support/fake_checkpoint.h"
@@ -61,7 +61,7 @@ void TestServer::Serve() {
   ASSERT_TRUE(status.ok()) << status;
 }
 
-absl::StatusOr<std::unique_ptr<ServedModel>> TestServer::MakeModel(const ModelOptions& options) {
+absl::StatusOr<std::unique_ptr<LoadedModel>> TestServer::MakeModel(const ModelOptions& options) {
   auto checkpoint = std::make_unique<Checkpoint>(ZooCheckpointWithoutWeights());
   auto model = std::make_unique<FakeModel>(checkpoint->config.vocab_size);
   model->poison_id = kPoisonId;
@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> TestServer::MakeModel(const ModelOp
   auto engine = Engine::Create(checkpoint.get(), backend.get(), engine_options);
   if (!engine.ok()) return engine.status();
   engine_ = engine->get();
-  auto served = std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint),
+  auto served = std::make_unique<LoadedModel>(std::move(backend), std::move(checkpoint),
                                               SelfCheckReport{}, *std::move(engine));
   if (options.allow_attention_override) served->AllowAttentionOverride();
   return served;

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lssar/v1/inference.grpc.pb.h"
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 #include "server/server.h"
 #include "tests/server/held_tokenizer.h"
 #include "tests/support/fake_checkpoint.h"
@@ -82,7 +82,7 @@ class TestServer {
   bool WaitUntilIdle(std::chrono::seconds limit = std::chrono::seconds(10));
 
  private:
-  absl::StatusOr<std::unique_ptr<ServedModel>> MakeModel(const ModelOptions& options);
+  absl::StatusOr<std::unique_ptr<LoadedModel>> MakeModel(const ModelOptions& options);
 
   const EngineOptions options_;
   std::atomic<int> step_ms_ = 0;

@@ -98,12 +98,12 @@ void MmaWarp(void* const* slots) {
 
 void MmaF16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   MmaOperands own{c, a, b};
-  emulation::MeetWarp(&MmaWarp<false>, &own);
+  emulation::EmulatedSyncWarp(&MmaWarp<false>, &own);
 }
 
 void MmaBf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   MmaOperands own{c, a, b};
-  emulation::MeetWarp(&MmaWarp<true>, &own);
+  emulation::EmulatedSyncWarp(&MmaWarp<true>, &own);
 }
 
 void LoadTransposed(unsigned (&b)[2][2], const void* row) {
@@ -111,7 +111,7 @@ void LoadTransposed(unsigned (&b)[2][2], const void* row) {
     const void* row;
     unsigned* b;
   } slot{row, b[0]};
-  emulation::MeetWarp(
+  emulation::EmulatedSyncWarp(
       [](void* const* slots) {
         uint16_t elements[4][8][8];
         for (int lane = 0; lane < kWarpThreads; ++lane) {

@@ -37,7 +37,7 @@ inline unsigned char* SharedMemory() { return emulation::Here().shared; }
 inline void SyncBlock() { emulation::MeetBlock(); }
 inline bool SyncBlockOr(bool condition) { return emulation::MeetBlockOr(condition); }
 inline void SyncWarp() {
-  emulation::MeetWarp([](void* const*) {}, nullptr);
+  emulation::EmulatedSyncWarp([](void* const*) {}, nullptr);
 }
 
 inline unsigned Ballot(bool condition) {
@@ -45,7 +45,7 @@ inline unsigned Ballot(bool condition) {
     bool condition;
     unsigned ballot;
   } slot{condition, 0};
-  emulation::MeetWarp(
+  emulation::EmulatedSyncWarp(
       [](void* const* slots) {
         unsigned ballot = 0;
         for (int lane = 0; lane < kWarpThreads; ++lane) {
@@ -66,7 +66,7 @@ T Shuffle(T value, int lane) {
     int from;
     T received;
   } slot{value, lane % kWarpThreads, {}};
-  emulation::MeetWarp(
+  emulation::EmulatedSyncWarp(
       [](void* const* slots) {
         for (int to = 0; to < kWarpThreads; ++to) {
           Slot* own = static_cast<Slot*>(slots[to]);
@@ -104,12 +104,12 @@ inline void AtomicAdd(unsigned long long* address, unsigned long long value) { *
 inline void AtomicOr(unsigned* address, unsigned bits) { *address |= bits; }
 
 inline void CopyAsync16(void* shared, const void* from, bool valid) {
-  emulation::CopyLater(shared, from, 16, valid ? 16 : 0);
+  emulation::CpAsync(shared, from, 16, valid ? 16 : 0);
 }
 inline void CopyAsync4(void* shared, const void* from, bool valid) {
-  emulation::CopyLater(shared, from, 4, valid ? 4 : 0);
+  emulation::CpAsync(shared, from, 4, valid ? 4 : 0);
 }
-inline void CloseCopyGroup() { emulation::CloseCopyGroup(); }
+inline void CpAsyncCommitGroup() { emulation::CpAsyncCommitGroup(); }
 template <int kPending>
 void WaitForCopyGroups() {
   emulation::WaitForCopyGroups(kPending);
@@ -124,7 +124,7 @@ inline void ExpectBytes(uint64_t* barrier, unsigned num_bytes) {
 }
 inline void Arrive(uint64_t* barrier) { emulation::Arrive(barrier); }
 inline void BulkCopy(void* shared, const void* from, unsigned num_bytes, uint64_t* barrier) {
-  emulation::BulkCopyLater(shared, from, num_bytes, barrier);
+  emulation::CpAsyncBulk(shared, from, num_bytes, barrier);
 }
 inline void WaitForBarrier(uint64_t* barrier, unsigned parity) {
   emulation::WaitForBarrier(barrier, parity);

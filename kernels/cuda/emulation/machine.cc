@@ -55,7 +55,7 @@ struct Barrier {
 struct Fiber;
 
 // The threads that wait at one barrier.
-struct Meeting {
+struct Rendezvous {
   size_t num_expected = 0;
   std::vector<Fiber*> waiting;
 };
@@ -63,13 +63,13 @@ struct Meeting {
 struct Warp {
   void* slots[kWarpThreads] = {};
   WarpAction act = nullptr;
-  Meeting meeting;
+  Rendezvous meeting;
 };
 
 struct Block {
   std::unique_ptr<unsigned char[]> shared;
   size_t shared_bytes = 0;
-  Meeting meeting;
+  Rendezvous meeting;
   bool any = false;        // of the current MeetBlockOr
   bool any_last = false;   // of the previous one
   size_t num_running = 0;  // threads
@@ -152,7 +152,7 @@ class Machine {
   // others.
   bool IsLate() { return seed_ == 0 || random_() % 2 == 0; }
 
-  void Meet(Meeting& meeting) {
+  void Meet(Rendezvous& meeting) {
     if (meeting.waiting.size() + 1 == meeting.num_expected) {
       // Before all others: a warp runs as far as it can.
       for (size_t i = meeting.waiting.size(); i-- > 0;) ready_.PushFirst(meeting.waiting[i]);
@@ -169,7 +169,7 @@ class Machine {
     SwitchToNext();
   }
 
-  Meeting& ClusterMeeting() { return cluster_meeting_; }
+  Rendezvous& ClusterRendezvous() { return cluster_meeting_; }
   Block& BlockOfRank(int rank) { return blocks_[size_t(rank)]; }
 
   // Runs on each fiber: one thread after the other.
@@ -302,7 +302,7 @@ class Machine {
   bool overlaps_previous_ = false;
   std::vector<Block> blocks_;  // of the cluster that runs
   std::vector<std::unique_ptr<Fiber>> fibers_;
-  Meeting cluster_meeting_;
+  Rendezvous cluster_meeting_;
   ReadyQueue ready_;
   Fiber* current_ = nullptr;
   Registers outer_;
@@ -377,7 +377,7 @@ void Run(const LaunchShape& shape, const std::function<void()>& kernel) {
   TheMachine().Run(shape, kernel);
 }
 
-void MeetWarp(WarpAction act, void* slot) {
+void EmulatedSyncWarp(WarpAction act, void* slot) {
   Machine& machine = TheMachine();
   Fiber& self = machine.Current();
   Warp& warp = *self.warp;
@@ -408,7 +408,7 @@ bool MeetBlockOr(bool condition) {
 
 void MeetCluster() {
   Machine& machine = TheMachine();
-  machine.Meet(machine.ClusterMeeting());
+  machine.Meet(machine.ClusterRendezvous());
 }
 
 void* InBlock(const void* address, int cluster_rank) {
@@ -420,13 +420,13 @@ void* InBlock(const void* address, int cluster_rank) {
          (static_cast<const unsigned char*>(address) - here.shared);
 }
 
-void CopyLater(void* to, const void* from, size_t num_bytes, size_t valid_bytes) {
+void CpAsync(void* to, const void* from, size_t num_bytes, size_t valid_bytes) {
   RequireAligned(to, from, num_bytes);
   RequireShared(to, num_bytes);
   TheMachine().Current().open_group.push_back({to, from, num_bytes, valid_bytes});
 }
 
-void CloseCopyGroup() {
+void CpAsyncCommitGroup() {
   Machine& machine = TheMachine();
   Fiber& self = machine.Current();
   self.copy_groups.push_back(std::move(self.open_group));
@@ -465,7 +465,7 @@ void Arrive(uint64_t* barrier) {
   CompletePhase(found);
 }
 
-void BulkCopyLater(void* to, const void* from, size_t num_bytes, uint64_t* barrier) {
+void CpAsyncBulk(void* to, const void* from, size_t num_bytes, uint64_t* barrier) {
   RequireAligned(to, from, num_bytes);
   RequireShared(to, num_bytes);
   Barrier& found = Find(barrier);

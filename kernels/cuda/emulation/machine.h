@@ -58,7 +58,7 @@ inline const Place& Here() { return *current_place; }
 // `act(slots)` for all, slots in lane order. All lanes must pass the same `act`: it identifies the
 // collective.
 using WarpAction = void (*)(void* const* slots);
-void MeetWarp(WarpAction act, void* slot);
+void EmulatedSyncWarp(WarpAction act, void* slot);
 
 void MeetBlock();
 void MeetCluster();
@@ -70,8 +70,8 @@ void* InBlock(const void* address, int cluster_rank);
 
 // Asynchronous copies of a thread, in groups. A group has arrived when WaitForCopyGroups leaves at
 // most the `num_pending` groups after it. valid_bytes < num_bytes: the rest becomes zero.
-void CopyLater(void* to, const void* from, size_t num_bytes, size_t valid_bytes);
-void CloseCopyGroup();
+void CpAsync(void* to, const void* from, size_t num_bytes, size_t valid_bytes);
+void CpAsyncCommitGroup();
 void WaitForCopyGroups(int num_pending);
 
 // Marks that the thread has waited for the kernel before. A thread of a launch that overlaps the
@@ -82,7 +82,7 @@ void WaitForPrevious();
 void InitBarrier(uint64_t* barrier, int num_arrivals);
 void ExpectBytes(uint64_t* barrier, size_t num_bytes);
 void Arrive(uint64_t* barrier);
-void BulkCopyLater(void* to, const void* from, size_t num_bytes, uint64_t* barrier);
+void CpAsyncBulk(void* to, const void* from, size_t num_bytes, uint64_t* barrier);
 // Waits until the phase of this parity is complete.
 void WaitForBarrier(uint64_t* barrier, unsigned parity);
 

@@ -59,7 +59,7 @@ TEST_F(MachineTest, CopyArrivesOnlyWhenWaitedFor) {
   emulation::Run({.num_threads = 1, .shared_bytes = 32}, [&] {
     CopyAsync16(SharedMemory(), source, true);
     CopyAsync16(SharedMemory() + 16, source, false);
-    CloseCopyGroup();
+    CpAsyncCommitGroup();
     before = SharedInts()[2];
     WaitForCopyGroups<0>();
     after = SharedInts()[2];

@@ -1,6 +1,6 @@
 // Makes drafts of the tokens that may follow sequences.
-#ifndef LSSAR_RUNTIME_DRAFTER_H_
-#define LSSAR_RUNTIME_DRAFTER_H_
+#ifndef LSSAR_RUNTIME_PROPOSER_H_
+#define LSSAR_RUNTIME_PROPOSER_H_
 
 #include <span>
 
@@ -17,9 +17,9 @@ struct DraftRequest {
 };
 
 // Threads   the engine's thread only
-class Drafter {
+class Proposer {
  public:
-  virtual ~Drafter() = default;
+  virtual ~Proposer() = default;
 
   // Called in every step, before Propose, which is not called in all of them. `num_decodes`: the
   // sequences of the step that have one pending token.
@@ -36,4 +36,4 @@ class Drafter {
 
 }  // namespace lssar
 
-#endif  // LSSAR_RUNTIME_DRAFTER_H_
+#endif  // LSSAR_RUNTIME_PROPOSER_H_

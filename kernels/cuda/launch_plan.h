@@ -1,6 +1,6 @@
 // Divides the rows of a step into launches. Made on the host, once for all layers.
-#ifndef LSSAR_KERNELS_CUDA_STEP_PLAN_H_
-#define LSSAR_KERNELS_CUDA_STEP_PLAN_H_
+#ifndef LSSAR_KERNELS_CUDA_LAUNCH_PLAN_H_
+#define LSSAR_KERNELS_CUDA_LAUNCH_PLAN_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ struct CudaDecodeBatch {
   int cluster_blocks = 0;  // 0: split decode
 };
 
-struct CudaStepPlan {
+struct CudaLaunchPlan {
   std::vector<CudaRow> rows;
   std::vector<int32_t> pages;  // page tables of all sequences, concatenated
   std::vector<CudaDecodeRow> decode_rows;
@@ -52,7 +52,7 @@ constexpr int NumCudaSplits(int num_keys) {
 // splits than a cluster holds. The choice changes speed, not bits.
 int ClusterBlocksFor(int num_splits, int64_t num_vectors, int num_multiprocessors);
 
-void PlanCudaStep(const RaggedBatch& rows, const CudaPlanSetup& setup, CudaStepPlan& plan);
+void PlanCudaStep(const RaggedBatch& rows, const CudaPlanSetup& setup, CudaLaunchPlan& plan);
 
 // The shape of a decode step in a graph. Steps of one bucket differ only in their tables.
 struct DecodeBucket {
@@ -74,8 +74,8 @@ std::optional<DecodeBucket> DecodeBucketFor(const RaggedBatch& rows, int max_row
 // bucket, extra rows marked as padding.
 // Requires  the step fits the bucket
 void PlanDecodeStep(const RaggedBatch& rows, const CudaPlanSetup& setup, const DecodeBucket& bucket,
-                    CudaStepPlan& plan);
+                    CudaLaunchPlan& plan);
 
 }  // namespace lssar
 
-#endif  // LSSAR_KERNELS_CUDA_STEP_PLAN_H_
+#endif  // LSSAR_KERNELS_CUDA_LAUNCH_PLAN_H_

@@ -1,4 +1,4 @@
-#include "kernels/cuda/step_tables.h"
+#include "kernels/cuda/device_tables.h"
 
 #include <algorithm>
 #include <cstring>
@@ -18,21 +18,21 @@ size_t MaxBucketPages(int page_size) {
 }  // namespace
 
 template <typename T>
-size_t StepTables::Add(std::span<const T> array, size_t max_count) {
+size_t DeviceTables::Add(std::span<const T> array, size_t max_count) {
   const size_t at = (bytes_.size() + 15) / 16 * 16;
   bytes_.resize(at + max_count * sizeof(T));
   if (!array.empty()) std::memcpy(bytes_.data() + at, array.data(), array.size_bytes());
   return at;
 }
 
-CudaPlanSetup StepTables::SetupFor(const KvLayout& layout) const {
+CudaPlanSetup DeviceTables::SetupFor(const KvLayout& layout) const {
   return {.num_heads = layout.num_kv_heads,
           .page_size = layout.page_size,
           .num_multiprocessors = context_.Device().num_multiprocessors,
           .has_clusters = context_.Device().HasClusters()};
 }
 
-bool StepTables::Holds(const RaggedBatch& rows, const CudaPlanSetup& setup) const {
+bool DeviceTables::Holds(const RaggedBatch& rows, const CudaPlanSetup& setup) const {
   const std::vector<SequenceSlice>& sequences = planned_.sequences;
   if (rows.sequences.size() != sequences.size() || sequences.empty() ||
       setup.num_heads != planned_.setup.num_heads || setup.page_size != planned_.setup.page_size) {
@@ -54,7 +54,7 @@ bool StepTables::Holds(const RaggedBatch& rows, const CudaPlanSetup& setup) cons
   return true;
 }
 
-bool StepTables::Prepare(const RaggedBatch& rows, const KvLayout& layout) {
+bool DeviceTables::Prepare(const RaggedBatch& rows, const KvLayout& layout) {
   if (is_in_bucket_) return true;
   const CudaPlanSetup setup = SetupFor(layout);
   if (Holds(rows, setup)) return true;
@@ -75,7 +75,7 @@ bool StepTables::Prepare(const RaggedBatch& rows, const KvLayout& layout) {
   return true;
 }
 
-bool StepTables::EnterBucket(const StepArgs& args, const DecodeBucket& bucket) {
+bool DeviceTables::EnterBucket(const StepArgs& args, const DecodeBucket& bucket) {
   PlanDecodeStep(*args.rows, SetupFor(args.kv.layout), bucket, plan_);
   ids_.assign(args.ids.begin(), args.ids.end());
   ids_.resize(plan_.rows.size(), -1);
@@ -93,9 +93,9 @@ bool StepTables::EnterBucket(const StepArgs& args, const DecodeBucket& bucket) {
   return is_in_bucket_;
 }
 
-void StepTables::LeaveBucket() { is_in_bucket_ = false; }
+void DeviceTables::LeaveBucket() { is_in_bucket_ = false; }
 
-CudaPages StepTables::PagesOf(const KvView& kv, int layer) const {
+CudaPages DeviceTables::PagesOf(const KvView& kv, int layer) const {
   const KvLayout& layout = kv.layout;
   LSSAR_CHECK(layout.key_order == KeyOrder::kSlotMajor && layer >= 0 && layer < layout.num_layers);
   const size_t first = layout.BlockIndex(layer, 0, 0) * BytesOf(layout.dtype);

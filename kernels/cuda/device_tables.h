@@ -1,7 +1,7 @@
 // A step's plan and its tables on the device. The first op of a step makes them; later ops reuse
 // them.
-#ifndef LSSAR_KERNELS_CUDA_STEP_TABLES_H_
-#define LSSAR_KERNELS_CUDA_STEP_TABLES_H_
+#ifndef LSSAR_KERNELS_CUDA_DEVICE_TABLES_H_
+#define LSSAR_KERNELS_CUDA_DEVICE_TABLES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_context.h"
-#include "kernels/cuda/step_plan.h"
+#include "kernels/cuda/launch_plan.h"
 #include "kernels/kv_layout.h"
 #include "kernels/ops.h"
 
 namespace lssar {
 
-class StepTables {
+class DeviceTables {
  public:
-  explicit StepTables(CudaContext& context)
+  explicit DeviceTables(CudaContext& context)
       : context_(context), memory_(context.Driver()), bucket_memory_(context.Driver()) {}
 
   // Plans the step and copies its tables to the device, unless they are there. False: an error.
@@ -32,7 +32,7 @@ class StepTables {
   const int32_t* BucketIds() const { return At<int32_t>(at_.ids); }
 
   // The plan and tables of the last Prepare.
-  const CudaStepPlan& Plan() const { return plan_; }
+  const CudaLaunchPlan& Plan() const { return plan_; }
   const CudaRow* Rows() const { return At<CudaRow>(at_.rows); }
   const CudaDecodeRow* DecodeRows() const { return At<CudaDecodeRow>(at_.decode_rows); }
   const CudaTile* Tiles() const { return At<CudaTile>(at_.tiles); }
@@ -64,7 +64,7 @@ class StepTables {
   CudaContext& context_;
   Workspace memory_, bucket_memory_;
   bool is_in_bucket_ = false;
-  CudaStepPlan plan_;
+  CudaLaunchPlan plan_;
   PlannedRows planned_;
   std::vector<unsigned char> bytes_;  // of all tables, as copied to the device
   Offsets at_;
@@ -73,4 +73,4 @@ class StepTables {
 
 }  // namespace lssar
 
-#endif  // LSSAR_KERNELS_CUDA_STEP_TABLES_H_
+#endif  // LSSAR_KERNELS_CUDA_DEVICE_TABLES_H_

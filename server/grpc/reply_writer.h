@@ -1,7 +1,7 @@
 // The thread that serves gRPC's streaming calls: it takes new calls, starts the writes of their
 // replies and handles what gRPC has completed.
-#ifndef LSSAR_SERVER_GRPC_REPLY_LOOP_H_
-#define LSSAR_SERVER_GRPC_REPLY_LOOP_H_
+#ifndef LSSAR_SERVER_GRPC_REPLY_WRITER_H_
+#define LSSAR_SERVER_GRPC_REPLY_WRITER_H_
 
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
@@ -28,7 +28,7 @@ struct Completion {
 // the step, and one packet for all streams of a connection.
 //
 // Threads  any, except where stated
-class ReplyLoop {
+class ReplyWriter {
  public:
   // A call that has replies.
   class Stream {
@@ -41,10 +41,10 @@ class ReplyLoop {
   };
 
   // Runs nothing before Start.
-  explicit ReplyLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue);
-  ~ReplyLoop();
-  ReplyLoop(const ReplyLoop&) = delete;
-  ReplyLoop& operator=(const ReplyLoop&) = delete;
+  explicit ReplyWriter(std::unique_ptr<grpc::ServerCompletionQueue> queue);
+  ~ReplyWriter();
+  ReplyWriter(const ReplyWriter&) = delete;
+  ReplyWriter& operator=(const ReplyWriter&) = delete;
 
   grpc::ServerCompletionQueue* Queue() const { return queue_.get(); }
 
@@ -94,4 +94,4 @@ class ReplyLoop {
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_GRPC_REPLY_LOOP_H_
+#endif  // LSSAR_SERVER_GRPC_REPLY_WRITER_H_

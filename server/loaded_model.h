@@ -1,6 +1,6 @@
 // A model that is ready to serve: backend, checkpoint, self-check result, draft model and engine.
-#ifndef LSSAR_SERVER_SERVED_MODEL_H_
-#define LSSAR_SERVER_SERVED_MODEL_H_
+#ifndef LSSAR_SERVER_LOADED_MODEL_H_
+#define LSSAR_SERVER_LOADED_MODEL_H_
 
 #include <memory>
 #include <string>
@@ -14,21 +14,21 @@
 
 namespace lssar {
 
-class ServedModel {
+class LoadedModel {
  public:
   // Creates the backend, loads the checkpoint, runs the self-check and starts the engine, in this
   // order: a checkpoint that fails its self-check is served with allow_failed_self_check only. The
   // same for a draft model.
   // Errors  those of MakeBackend, LoadCheckpoint, SelfCheck and Engine::Create; the message names
   //         the flag where one is the cause
-  static absl::StatusOr<std::unique_ptr<ServedModel>> Load(const ModelOptions& options);
+  static absl::StatusOr<std::unique_ptr<LoadedModel>> Load(const ModelOptions& options);
   // The same on an existing backend.
-  static absl::StatusOr<std::unique_ptr<ServedModel>> LoadOn(std::unique_ptr<Backend> backend,
+  static absl::StatusOr<std::unique_ptr<LoadedModel>> LoadOn(std::unique_ptr<Backend> backend,
                                                              const ModelOptions& options);
 
   // For tests. `engine` runs on `checkpoint`, which runs on `backend`, which may be null, and on
   // `draft`, which may be null.
-  ServedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
+  LoadedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
               SelfCheckReport self_check, std::unique_ptr<Engine> engine,
               std::unique_ptr<Checkpoint> draft = nullptr);
 
@@ -61,4 +61,4 @@ class ServedModel {
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_SERVED_MODEL_H_
+#endif  // LSSAR_SERVER_LOADED_MODEL_H_

@@ -1,4 +1,4 @@
-#include "server/served_model.h"
+#include "server/loaded_model.h"
 
 #include <algorithm>
 #include <optional>
@@ -97,12 +97,12 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> LoadDraft(const ModelOptions& option
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Load(const ModelOptions& options) {
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, OpenDevice(options.backend));
   return LoadOn(std::move(backend), options);
 }
 
-absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr<Backend> backend,
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::LoadOn(std::unique_ptr<Backend> backend,
                                                                  const ModelOptions& options) {
   EngineOptions engine_options = options.engine;
   ASSIGN_OR_RETURN(engine_options.speculative_method, ChooseSpeculativeMethod(options));
@@ -133,14 +133,14 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                    Engine::Create(checkpoint.get(), backend.get(), engine_options));
-  auto model = std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint), self_check,
+  auto model = std::make_unique<LoadedModel>(std::move(backend), std::move(checkpoint), self_check,
                                              std::move(engine), std::move(draft));
   model->SetSelfCheckFailure(std::move(self_check_failure));
   if (options.allow_attention_override) model->AllowAttentionOverride();
   return model;
 }
 
-ServedModel::ServedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
+LoadedModel::LoadedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
                          SelfCheckReport self_check, std::unique_ptr<Engine> engine,
                          std::unique_ptr<Checkpoint> draft)
     : backend_(std::move(backend)),

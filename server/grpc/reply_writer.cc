@@ -1,4 +1,4 @@
-#include "server/grpc/reply_loop.h"
+#include "server/grpc/reply_writer.h"
 
 #include <grpc/support/time.h>
 
@@ -8,12 +8,12 @@
 
 namespace lssar {
 
-ReplyLoop::ReplyLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue)
+ReplyWriter::ReplyWriter(std::unique_ptr<grpc::ServerCompletionQueue> queue)
     : queue_(std::move(queue)), woken_{[this](bool) { WriteScheduled(); }} {}
 
-ReplyLoop::~ReplyLoop() { Stop(); }
+ReplyWriter::~ReplyWriter() { Stop(); }
 
-void ReplyLoop::Start() {
+void ReplyWriter::Start() {
   thread_ = std::thread([this] {
     NameThisThread("reply-loop");
     Run();
@@ -21,7 +21,7 @@ void ReplyLoop::Start() {
 }
 
 // gRPC allows no new operation on a queue that was shut down.
-void ReplyLoop::Stop() {
+void ReplyWriter::Stop() {
   {
     std::unique_lock lock(mutex_);
     calls_ended_.wait(lock, [this] { return num_calls_ == 0; });
@@ -35,23 +35,23 @@ void ReplyLoop::Stop() {
   }
 }
 
-void ReplyLoop::AddCall() {
+void ReplyWriter::AddCall() {
   const std::lock_guard lock(mutex_);
   ++num_calls_;
 }
 
-void ReplyLoop::RemoveCall() {
+void ReplyWriter::RemoveCall() {
   const std::lock_guard lock(mutex_);
   if (--num_calls_ == 0) calls_ended_.notify_all();
 }
 
-void ReplyLoop::Run() {
+void ReplyWriter::Run() {
   void* tag = nullptr;
   bool ok = false;
   while (queue_->Next(&tag, &ok)) static_cast<Completion*>(tag)->run(ok);
 }
 
-void ReplyLoop::Schedule(std::shared_ptr<Stream> stream) {
+void ReplyWriter::Schedule(std::shared_ptr<Stream> stream) {
   {
     const std::lock_guard lock(mutex_);
     scheduled_.push_back(std::move(stream));
@@ -60,7 +60,7 @@ void ReplyLoop::Schedule(std::shared_ptr<Stream> stream) {
   Wake();
 }
 
-void ReplyLoop::EndBatch() {
+void ReplyWriter::EndBatch() {
   {
     const std::lock_guard lock(mutex_);
     engine_thread_ = std::this_thread::get_id();
@@ -70,7 +70,7 @@ void ReplyLoop::EndBatch() {
 }
 
 // A wake-up counts as a call: it uses the queue.
-bool ReplyLoop::MustWake() {
+bool ReplyWriter::MustWake() {
   if (is_stopped_ || std::exchange(will_write_, true)) return false;
   ++num_calls_;
   return true;
@@ -78,12 +78,12 @@ bool ReplyLoop::MustWake() {
 
 // An alarm that is due at once is gRPC's way to put an event into a queue. Not under mutex_: the
 // woken thread, which may run at once in place of this one, would stop at it.
-void ReplyLoop::Wake() {
+void ReplyWriter::Wake() {
   const std::lock_guard lock(alarm_mutex_);
   alarm_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), &woken_);
 }
 
-void ReplyLoop::WriteScheduled() {
+void ReplyWriter::WriteScheduled() {
   {
     const std::lock_guard lock(mutex_);
     will_write_ = false;

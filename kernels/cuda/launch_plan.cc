@@ -1,4 +1,4 @@
-#include "kernels/cuda/step_plan.h"
+#include "kernels/cuda/launch_plan.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,8 @@ static_assert(kMaxBucketSplits == kMostClusterBlocks * kSplitsOfBlock);
 // Rows times splits of a bucket without clusters, at most: 50 MiB of scores at 12 heads.
 constexpr int kMaxScratchSplits = 4096;
 
-void AddTiles(const SequenceSlice& sequence, int sequence_idx, int first_page, CudaStepPlan& plan) {
+void AddTiles(const SequenceSlice& sequence, int sequence_idx, int first_page,
+              CudaLaunchPlan& plan) {
   for (int end = sequence.num_rows; end > 0;) {
     const int num_rows = std::min(end, plan.tile_rows);
     end -= num_rows;
@@ -24,7 +25,7 @@ void AddTiles(const SequenceSlice& sequence, int sequence_idx, int first_page, C
 }
 
 // Sorts the decode rows by cluster size and assigns scratch to the rows of split decode.
-void MakeBatches(const CudaPlanSetup& setup, CudaStepPlan& plan) {
+void MakeBatches(const CudaPlanSetup& setup, CudaLaunchPlan& plan) {
   const int64_t num_vectors = int64_t(plan.decode_rows.size()) * setup.num_heads;
   const auto cluster_of = [&](const CudaDecodeRow& row) {
     if (!setup.has_clusters) return 0;
@@ -67,7 +68,7 @@ int ClusterBlocksFor(int num_splits, int64_t num_vectors, int num_multiprocessor
 
 namespace {
 
-void Clear(CudaStepPlan& plan) {
+void Clear(CudaLaunchPlan& plan) {
   plan.rows.clear();
   plan.pages.clear();
   plan.decode_rows.clear();
@@ -88,7 +89,7 @@ int TileRowsFor(const RaggedBatch& rows, const CudaPlanSetup& setup) {
 
 // Adds the sequence's rows and pages, and its decode rows or its tiles.
 void AddSequence(const RaggedBatch& rows, size_t s, const CudaPlanSetup& setup,
-                 CudaStepPlan& plan) {
+                 CudaLaunchPlan& plan) {
   const SequenceSlice& sequence = rows.sequences[s];
   const int first_page = int(plan.pages.size());
   const int num_keys = sequence.first_position + sequence.num_rows;
@@ -108,7 +109,7 @@ void AddSequence(const RaggedBatch& rows, size_t s, const CudaPlanSetup& setup,
 
 }  // namespace
 
-void PlanCudaStep(const RaggedBatch& rows, const CudaPlanSetup& setup, CudaStepPlan& plan) {
+void PlanCudaStep(const RaggedBatch& rows, const CudaPlanSetup& setup, CudaLaunchPlan& plan) {
   Clear(plan);
   plan.tile_rows = TileRowsFor(rows, setup);
   for (size_t s = 0; s < rows.sequences.size(); ++s) AddSequence(rows, s, setup, plan);
@@ -137,7 +138,7 @@ std::optional<DecodeBucket> DecodeBucketFor(const RaggedBatch& rows, int max_row
 }
 
 void PlanDecodeStep(const RaggedBatch& rows, const CudaPlanSetup& setup, const DecodeBucket& bucket,
-                    CudaStepPlan& plan) {
+                    CudaLaunchPlan& plan) {
   Clear(plan);
   for (size_t s = 0; s < rows.sequences.size(); ++s) AddSequence(rows, s, setup, plan);
   // Long rows first, so that the last blocks of a launch are short.

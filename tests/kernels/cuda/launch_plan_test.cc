@@ -1,5 +1,5 @@
 // How a step's rows are divided into launches.
-#include "kernels/cuda/step_plan.h"
+#include "kernels/cuda/launch_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -24,9 +24,9 @@ struct Step {
         {.first_row = rows, .num_rows = num_rows, .first_position = first_position, .pages = {}});
     rows += num_rows;
   }
-  CudaStepPlan Plan(const CudaPlanSetup& setup) {
+  CudaLaunchPlan Plan(const CudaPlanSetup& setup) {
     for (size_t i = 0; i < sequences.size(); ++i) sequences[i].pages = pages[i];
-    CudaStepPlan plan;
+    CudaLaunchPlan plan;
     PlanCudaStep({.num_rows = rows, .sequences = sequences}, setup, plan);
     return plan;
   }
@@ -41,14 +41,14 @@ struct Step {
   int32_t next_page = 3;
 };
 
-TEST(StepPlanTest, EveryRowIsPlannedOnceWithItsPages) {
+TEST(LaunchPlanTest, EveryRowIsPlannedOnceWithItsPages) {
   Step step;
   step.Add(1, 16000);
   step.Add(200, 100);
   step.Add(4, 60);
   step.Add(1, 0);
   step.Add(5, 0);
-  const CudaStepPlan plan = step.Plan(kH200);
+  const CudaLaunchPlan plan = step.Plan(kH200);
 
   ASSERT_EQ(plan.rows.size(), 211u);
   std::multiset<int> rows;
@@ -75,13 +75,13 @@ TEST(StepPlanTest, EveryRowIsPlannedOnceWithItsPages) {
   }
 }
 
-TEST(StepPlanTest, TilesAreLargeWhereTheyFillTheDevice) {
+TEST(LaunchPlanTest, TilesAreLargeWhereTheyFillTheDevice) {
   for (const int num_rows : {2700, 3000}) {  // 21 or 23 tiles of 128 rows: 252 or 276 blocks
     Step step;
     step.Add(num_rows, 5);
     CudaPlanSetup setup = kH200;
     setup.num_heads = 12;
-    const CudaStepPlan plan = step.Plan(setup);
+    const CudaLaunchPlan plan = step.Plan(setup);
     const int tile_rows = num_rows == 3000 ? kWideTileRows : kTileRows;
     EXPECT_EQ(plan.tile_rows, tile_rows);
     EXPECT_EQ(plan.tiles.size(), size_t(num_rows + tile_rows - 1) / size_t(tile_rows));
@@ -89,12 +89,12 @@ TEST(StepPlanTest, TilesAreLargeWhereTheyFillTheDevice) {
   }
 }
 
-TEST(StepPlanTest, LongWorkFirst) {
+TEST(LaunchPlanTest, LongWorkFirst) {
   Step step;
   step.Add(70, 0);
   step.Add(70, 5000);
   for (int position : {10, 9000, 300}) step.Add(1, position);
-  const CudaStepPlan plan = step.Plan(kH200);
+  const CudaLaunchPlan plan = step.Plan(kH200);
   EXPECT_TRUE(std::is_sorted(plan.tiles.begin(), plan.tiles.end(),
                              [](const CudaTile& a, const CudaTile& b) {
                                return a.first_position + a.num_rows > b.first_position + b.num_rows;
@@ -107,7 +107,7 @@ TEST(StepPlanTest, LongWorkFirst) {
   }
 }
 
-TEST(StepPlanTest, ClustersFillTheDevice) {
+TEST(LaunchPlanTest, ClustersFillTheDevice) {
   // 16K keys are 64 splits. One row of 12 heads: the largest cluster.
   EXPECT_EQ(ClusterBlocksFor(64, 12, 132), 8);
   // 64 rows fill the device with the smallest cluster that holds a row's scores.
@@ -119,10 +119,10 @@ TEST(StepPlanTest, ClustersFillTheDevice) {
   EXPECT_EQ(ClusterBlocksFor(8 * kSplitsOfBlock + 1, 12, 132), 0);
 }
 
-TEST(StepPlanTest, BatchesCoverTheDecodeRows) {
+TEST(LaunchPlanTest, BatchesCoverTheDecodeRows) {
   Step step;
   for (int position : {0, 100, 5000, 16383, 100000, 16000, 3}) step.Add(1, position);
-  const CudaStepPlan plan = step.Plan(kH200);
+  const CudaLaunchPlan plan = step.Plan(kH200);
   int next = 0;
   for (const CudaDecodeBatch& batch : plan.batches) {
     EXPECT_EQ(batch.first, next);
@@ -139,12 +139,12 @@ TEST(StepPlanTest, BatchesCoverTheDecodeRows) {
   EXPECT_EQ(plan.num_splits, size_t(NumCudaSplits(100001)));
 }
 
-TEST(StepPlanTest, ScratchOfRowsDoesNotOverlap) {
+TEST(LaunchPlanTest, ScratchOfRowsDoesNotOverlap) {
   CudaPlanSetup setup = kH200;
   setup.has_clusters = false;
   Step step;
   for (int position : {700, 0, 255, 256}) step.Add(1, position);
-  const CudaStepPlan plan = step.Plan(setup);
+  const CudaLaunchPlan plan = step.Plan(setup);
   ASSERT_EQ(plan.batches.size(), 1u);
   EXPECT_EQ(plan.batches[0].cluster_blocks, 0);
   size_t splits = 0;
@@ -207,10 +207,10 @@ TEST(DecodeBucketTest, ThePlanHasTheBucketsShape) {
     setup.has_clusters = has_clusters;
     Step step;
     for (int position : {10, 9000, 300, 9000, 0}) step.Add(1, position);
-    const CudaStepPlan eager = step.Plan(setup);
+    const CudaLaunchPlan eager = step.Plan(setup);
     const DecodeBucket bucket = *step.Bucket(512, has_clusters);
     ASSERT_EQ(bucket, (DecodeBucket{8, 64}));
-    CudaStepPlan plan;
+    CudaLaunchPlan plan;
     PlanDecodeStep({.num_rows = step.rows, .sequences = step.sequences}, setup, bucket, plan);
 
     EXPECT_TRUE(plan.tiles.empty());

@@ -1,4 +1,4 @@
-#include "server/grpc/reply_loop.h"
+#include "server/grpc/reply_writer.h"
 
 #include <arpa/inet.h>
 #include <grpcpp/server_builder.h>
@@ -70,7 +70,7 @@ TEST(ReplySocketTest, HoldsTheWritesOfSeveralCallsBack) {
 }
 
 // Writes one byte to its connection.
-class OneWrite final : public ReplyLoop::Stream {
+class OneWrite final : public ReplyWriter::Stream {
  public:
   explicit OneWrite(const Connection* connection) : connection_(connection) {}
   void WriteReplies() override {
@@ -96,7 +96,7 @@ class ReplyLoopTest : public testing::Test {
   }
 
   grpc::ServerBuilder builder_;
-  ReplyLoop loop_{builder_.AddCompletionQueue()};
+  ReplyWriter loop_{builder_.AddCompletionQueue()};
 };
 
 TEST_F(ReplyLoopTest, WritesSoonForOtherThreads) {

@@ -1,4 +1,4 @@
-// The variants of the ops (kernels/variant.h): each against the reference where the backend
+// The features of the ops (kernels/feature.h): each against the reference where the backend
 // computes it, and its bits over rows, threads and instruction sets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,41 +16,41 @@
 namespace lssar {
 namespace {
 
-class VariantsTest : public ::testing::TestWithParam<std::string> {
+class FeaturesTest : public ::testing::TestWithParam<std::string> {
  protected:
-  VariantsTest() : reference_(MakeNamed("reference")), backend_(MakeNamed(GetParam())) {}
-  bool Computes(Variant variant) const { return backend_->Computes(variant); }
+  FeaturesTest() : reference_(MakeNamed("reference")), backend_(MakeNamed(GetParam())) {}
+  bool Supports(Feature feature) const { return backend_->Supports(feature); }
 
   std::unique_ptr<Backend> reference_, backend_;
 };
-INSTANTIATE_TEST_SUITE_P(Backends, VariantsTest, testing::ValuesIn(BackendNames()),
+INSTANTIATE_TEST_SUITE_P(Backends, FeaturesTest, testing::ValuesIn(BackendNames()),
                          [](const auto& param) { return param.param; });
 
 struct ActivationCase {
   Activation activation;
-  Variant variant;
+  Feature feature;
   double (*function)(double);
 };
 const ActivationCase kActivationCases[] = {
-    {Activation::kGeluTanh, Variant::kGeluTanh,
+    {Activation::kGeluTanh, Feature::kGeluTanh,
      [](double x) {
        return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
      }},
-    {Activation::kGeluErf, Variant::kGeluErf,
+    {Activation::kGeluErf, Feature::kGeluErf,
      [](double x) { return x / 2 * std::erfc(-x / std::sqrt(2.0)); }},
-    {Activation::kRelu, Variant::kRelu, [](double x) { return x > 0 ? x : 0.0; }},
-    {Activation::kRelu2, Variant::kRelu2, [](double x) { return x > 0 ? x * x : 0.0; }},
-    {Activation::kSilu, Variant::kSilu, [](double x) { return x / (1 + std::exp(-x)); }},
+    {Activation::kRelu, Feature::kRelu, [](double x) { return x > 0 ? x : 0.0; }},
+    {Activation::kRelu2, Feature::kRelu2, [](double x) { return x > 0 ? x * x : 0.0; }},
+    {Activation::kSilu, Feature::kSilu, [](double x) { return x / (1 + std::exp(-x)); }},
 };
 
 // Every activation over the whole range, through a GEMM that passes one number on.
-TEST_P(VariantsTest, ActivationsMatchTheirDefinition) {
+TEST_P(FeaturesTest, ActivationsMatchTheirDefinition) {
   std::vector<float> x;
   for (int i = -4000; i <= 4000; ++i) x.push_back(float(i) * 0.005f);
   x.insert(x.end(), {-1e30f, -200.0f, -100.0f, 100.0f, 1e10f, 0.0f, -0.0f, 1e-20f});
   const std::vector<float> one = {1.0f};
   for (const ActivationCase& c : kActivationCases) {
-    if (!Computes(c.variant)) continue;
+    if (!Supports(c.feature)) continue;
     const auto weight = Pack(*backend_, one, 1, 1, DType::kF32);
     Floats in(*backend_, x), out(*backend_, std::vector<float>(x.size()));
     backend_->Linear({.num_rows = int(x.size()),
@@ -119,12 +119,12 @@ const LinearCase kLinearCases[] = {
 };
 
 bool ComputesCase(const Backend& backend) {
-  return backend.Computes(Variant::kRmsNorm) && backend.Computes(Variant::kGatedMlp) &&
-         backend.Computes(Variant::kResidualScale) && backend.Computes(Variant::kRelu2) &&
-         backend.Computes(Variant::kSilu) && backend.Computes(Variant::kGeluErf);
+  return backend.Supports(Feature::kRmsNorm) && backend.Supports(Feature::kGatedMlp) &&
+         backend.Supports(Feature::kResidualScale) && backend.Supports(Feature::kRelu2) &&
+         backend.Supports(Feature::kSilu) && backend.Supports(Feature::kGeluErf);
 }
 
-TEST_P(VariantsTest, LinearMatchesTheReference) {
+TEST_P(FeaturesTest, LinearMatchesTheReference) {
   if (!ComputesCase(*backend_)) return;
   for (const LinearCase& c : kLinearCases) {
     for (const DType stored : {DType::kF32, DType::kF16, DType::kI8}) {
@@ -139,7 +139,7 @@ TEST_P(VariantsTest, LinearMatchesTheReference) {
   }
 }
 
-TEST_P(VariantsTest, LinearBitsDependOnlyOnTheRow) {
+TEST_P(FeaturesTest, LinearBitsDependOnlyOnTheRow) {
   if (!ComputesCase(*backend_) || GetParam() == "reference") return;
   for (const LinearCase& c : kLinearCases) {
     for (const DType stored : {DType::kF16, DType::kI8}) {
@@ -158,8 +158,8 @@ TEST_P(VariantsTest, LinearBitsDependOnlyOnTheRow) {
 }
 
 // The two products of a gated MLP, into one array.
-TEST_P(VariantsTest, MultiplyMayBeTheOutput) {
-  if (!Computes(Variant::kGatedMlp)) return;
+TEST_P(FeaturesTest, MultiplyMayBeTheOutput) {
+  if (!Supports(Feature::kGatedMlp)) return;
   const std::vector<float> x_values = RandomFloats(5 * 64, 1);
   const auto gate = Pack(*backend_, RandomFloats(48 * 64, 2, 0.1f), 48, 64, DType::kF32);
   const auto up = Pack(*backend_, RandomFloats(48 * 64, 3, 0.1f), 48, 64, DType::kF32);
@@ -188,8 +188,8 @@ TEST_P(VariantsTest, MultiplyMayBeTheOutput) {
   EXPECT_TRUE(AllClose(both.Values(), want, std::vector(want.size(), 1e-5)));
 }
 
-TEST_P(VariantsTest, NormMatchesTheReference) {
-  if (!Computes(Variant::kEmbeddingNorm)) return;
+TEST_P(FeaturesTest, NormMatchesTheReference) {
+  if (!Supports(Feature::kEmbeddingNorm)) return;
   for (const int size : {1, 7, 16, 100, 768}) {
     for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
       for (const bool has_weight : {false, true}) {
@@ -224,8 +224,8 @@ TEST_P(VariantsTest, NormMatchesTheReference) {
   }
 }
 
-TEST_P(VariantsTest, NormInPlace) {
-  if (!Computes(Variant::kEmbeddingNorm)) return;
+TEST_P(FeaturesTest, NormInPlace) {
+  if (!Supports(Feature::kEmbeddingNorm)) return;
   const std::vector<float> values = RandomFloats(3 * 96, 1);
   Floats x(*backend_, values), out(*backend_, values), ones(*backend_, std::vector(96, 1.0f));
   Floats zeros(*backend_, std::vector(96, 0.0f));
@@ -237,8 +237,8 @@ TEST_P(VariantsTest, NormInPlace) {
   EXPECT_TRUE(SameBits(x.Values(), out.Values()));
 }
 
-TEST_P(VariantsTest, SoftcapOfLogits) {
-  if (!Computes(Variant::kSoftcap)) return;
+TEST_P(FeaturesTest, SoftcapOfLogits) {
+  if (!Supports(Feature::kSoftcap)) return;
   std::vector<float> x;
   for (int i = -400; i <= 400; ++i) x.push_back(float(i) * 0.31f);
   std::vector<int32_t> ids(x.size());
@@ -262,8 +262,8 @@ TEST_P(VariantsTest, SoftcapOfLogits) {
 }
 
 // Ids from num_ids on are never drawn, whatever their logits; they count in log-probabilities.
-TEST_P(VariantsTest, PaddedIdsAreNeverDrawn) {
-  if (!Computes(Variant::kPaddedVocab)) return;
+TEST_P(FeaturesTest, PaddedIdsAreNeverDrawn) {
+  if (!Supports(Feature::kPaddedVocab)) return;
   constexpr int kVocab = 70, kNumIds = 65;
   std::vector<float> row = RandomFloats(kVocab, 1, 0.1f);
   row[3] = 1;
@@ -311,10 +311,10 @@ TEST_P(VariantsTest, PaddedIdsAreNeverDrawn) {
 }
 
 // An error names the backend, the field, its value and what the backend computes.
-TEST_P(VariantsTest, RefusalsNameFieldAndValue) {
-  for (const VariantInfo& info : kVariants) {
-    const absl::Status status = CheckVariants(*backend_, {{info.variant}});
-    EXPECT_EQ(status.ok(), Computes(info.variant));
+TEST_P(FeaturesTest, RefusalsNameFieldAndValue) {
+  for (const FeatureInfo& info : kFeatures) {
+    const absl::Status status = CheckFeatures(*backend_, {{info.feature}});
+    EXPECT_EQ(status.ok(), Supports(info.feature));
     if (status.ok()) continue;
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
     EXPECT_THAT(std::string(status.message()),

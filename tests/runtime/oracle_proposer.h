@@ -1,14 +1,14 @@
 // Drafts for tests: what the fake model will sample, with mistakes.
-#ifndef LSSAR_TESTS_RUNTIME_ORACLE_DRAFTER_H_
-#define LSSAR_TESTS_RUNTIME_ORACLE_DRAFTER_H_
+#ifndef LSSAR_TESTS_RUNTIME_ORACLE_PROPOSER_H_
+#define LSSAR_TESTS_RUNTIME_ORACLE_PROPOSER_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "kernels/reference/sample.h"
-#include "runtime/drafter.h"
 #include "runtime/engine.h"
+#include "runtime/proposer.h"
 #include "runtime/sequence.h"
 #include "tests/support/fake_model.h"
 
@@ -16,10 +16,10 @@ namespace lssar {
 
 // Reads the pages of the sequence and computes the fake model's next tokens with the sampling
 // params of the request. A share of the drafted tokens is wrong.
-class OracleDrafter : public Drafter {
+class OracleProposer : public Proposer {
  public:
   // `wrong_percent`: of the tokens. `wrong_id`: the token of every mistake; -1: any other one.
-  explicit OracleDrafter(int wrong_percent, int32_t wrong_id = -1, uint64_t seed = 1)
+  explicit OracleProposer(int wrong_percent, int32_t wrong_id = -1, uint64_t seed = 1)
       : wrong_percent_(wrong_percent), wrong_id_(wrong_id), state_(seed) {}
 
   // The engine that drafts. Set it before the first step.
@@ -65,4 +65,4 @@ class OracleDrafter : public Drafter {
 
 }  // namespace lssar
 
-#endif  // LSSAR_TESTS_RUNTIME_ORACLE_DRAFTER_H_
+#endif  // LSSAR_TESTS_RUNTIME_ORACLE_PROPOSER_H_
