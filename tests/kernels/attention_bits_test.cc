@@ -62,7 +62,7 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
                                {.kind = AttentionKind::kSigmoidN},
                                {.kind = AttentionKind::kPhi, .phi = Phi::kGelu}});
     for (const AttentionSpec& spec : specs) {
-      if (!Supports(*backend_, spec)) continue;
+      if (!SupportsAttention(*backend_, spec)) continue;
       for (const DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
         if (dtype == DType::kFx16 && IsCuda(GetParam())) continue;
         if (CheckKvType(spec, dtype).ok()) all.emplace_back(spec, dtype);

@@ -195,7 +195,7 @@ std::string NameOfSpec(const AttentionSpec& spec) {
                 ", window ", spec.window, spec.has_alibi ? ", ALiBi" : "");
 }
 
-bool Supports(const Backend& backend, const AttentionSpec& spec) {
+bool SupportsAttention(const Backend& backend, const AttentionSpec& spec) {
   const absl::Status status = backend.CheckAttention(spec);
   EXPECT_TRUE(status.ok() || (absl::IsUnimplemented(status) && backend.Name().starts_with("cuda")))
       << NameOfSpec(spec) << ": " << status;

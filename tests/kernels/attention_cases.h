@@ -99,7 +99,7 @@ std::vector<AttentionSpec> DistanceSpecs();
 std::string NameOfSpec(const AttentionSpec& spec);
 
 // True if the backend computes the kind. Fails the test if only cuda may refuse it.
-bool Supports(const Backend& backend, const AttentionSpec& spec);
+bool SupportsAttention(const Backend& backend, const AttentionSpec& spec);
 
 // The largest |v| of a sequence: the unit of Attention's tolerance.
 double LargestValue(const SequenceVectors& sequence);

@@ -121,7 +121,7 @@ TEST_P(AttentionTest, Powers) {
 
 TEST_P(AttentionTest, Kinds) {
   for (const AttentionSpec& spec : FamilySpecs()) {
-    if (!Supports(*backend_, spec)) continue;
+    if (!SupportsAttention(*backend_, spec)) continue;
     for (int num_tokens : {1, 5, 300}) {
       SequenceVectors sequence(num_tokens, 2, 64, 4, Content::kTopical);
       if (!spec.Form().is_length_scaled) sequence.LengthenQueries();
@@ -132,7 +132,7 @@ TEST_P(AttentionTest, Kinds) {
 
 TEST_P(AttentionTest, WindowsAndAlibi) {
   for (const AttentionSpec& spec : DistanceSpecs()) {
-    if (!Supports(*backend_, spec)) continue;
+    if (!SupportsAttention(*backend_, spec)) continue;
     for (const int num_tokens : {1, 5, 20, 21, 90, 600, 2300}) {
       SequenceVectors sequence(num_tokens, 6, 32, 4, Content::kTopical);
       sequence.LengthenQueries();
@@ -148,7 +148,7 @@ TEST_P(AttentionTest, WindowsAndAlibi) {
 TEST_P(AttentionTest, ANanBeforeTheWindowStaysThere) {
   constexpr int kFirst = 40, kPoisoned = 30, kWindow = 20, kDim = 32;
   const AttentionSpec spec{.kind = AttentionKind::kSoftmax, .window = kWindow};
-  if (!Supports(*backend_, spec)) return;
+  if (!SupportsAttention(*backend_, spec)) return;
   const SequenceVectors sequence(70, 1, kDim, 12, Content::kZeroQ);
   const std::vector<RowRange> rows{{.first = kFirst, .count = 30}};
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
@@ -172,7 +172,7 @@ TEST_P(AttentionTest, ANanBeforeTheWindowStaysThere) {
 // A row with a window is the last row of a text that begins with the window.
 TEST_P(AttentionTest, AWindowIsAShorterText) {
   const AttentionSpec windowed{.kind = AttentionKind::kSoftmax, .window = 37};
-  if (!Supports(*backend_, windowed)) return;
+  if (!SupportsAttention(*backend_, windowed)) return;
   SequenceVectors sequence(600, 2, 32, 5, Content::kTopical);
   sequence.LengthenQueries();
   SequenceVectors tail(37, 2, 32, 5, Content::kTopical);
@@ -191,7 +191,7 @@ TEST_P(AttentionTest, AWindowIsAShorterText) {
 // Equal scores: ALiBi alone weighs the keys, by 2^(-8 h / n) for each token of distance.
 TEST_P(AttentionTest, AlibiByHand) {
   const AttentionSpec spec{.kind = AttentionKind::kSoftmax, .has_alibi = true};
-  if (!Supports(*backend_, spec)) return;
+  if (!SupportsAttention(*backend_, spec)) return;
   constexpr int kTokens = 70, kHeads = 8, kDim = 32;
   const SequenceVectors sequence(kTokens, kHeads, kDim, 6, Content::kZeroQ);
   const std::vector<float> out = AttendAll(*backend_, spec, sequence, 16, DType::kF32);
@@ -229,7 +229,7 @@ TEST(CheckAttentionSpecTest, WindowsAndAlibiAreOfSoftmaxAlone) {
 TEST_P(AttentionTest, RowsOfZerosAreZero) {
   for (const Phi phi : {Phi::kRelu, Phi::kRelu2, Phi::kRelu6}) {
     const AttentionSpec spec{.kind = AttentionKind::kPhi, .phi = phi};
-    if (!Supports(*backend_, spec)) continue;
+    if (!SupportsAttention(*backend_, spec)) continue;
     SequenceVectors sequence(70, 1, 64, 5, Content::kEqualK);
     for (size_t i = 0; i < sequence.q.size(); ++i) sequence.q[i] = -sequence.k[i];
     for (const float x : AttendAll(*backend_, spec, sequence, 16, MostExact())) EXPECT_EQ(x, 0.0f);
@@ -254,7 +254,7 @@ TEST_P(AttentionTest, RowsWithoutAPeakKeepStageOne) {
       }
     }
     for (const AttentionSpec& spec : kReweighted) {
-      if (!Supports(*backend_, spec)) continue;
+      if (!SupportsAttention(*backend_, spec)) continue;
       Check(sequence, spec, 64, DType::kF16);
       Check(sequence, spec, 64, DType::kI8);
       const std::vector<float> actual = AttendAll(*backend_, spec, sequence, 64, MostExact());
@@ -267,7 +267,7 @@ TEST_P(AttentionTest, RowsWithoutAPeakKeepStageOne) {
 // Here x is a small difference of numbers near 1: the power would amplify its fp32 rounding error.
 TEST_P(AttentionTest, RowsNearlyWithoutAPeak) {
   for (AttentionSpec spec : kReweighted) {
-    if (!Supports(*backend_, spec)) continue;
+    if (!SupportsAttention(*backend_, spec)) continue;
     for (double p : {1.0, 3.0, 15.0}) {
       spec.p = p;
       Check(SequenceVectors(600, 1, 64, 6, Content::kNearlyEqualK), spec, 64, MostExact());
@@ -283,7 +283,7 @@ TEST_P(AttentionTest, LongRowsOfADecodeStep) {
     for (const AttentionKind kind : {AttentionKind::kLssar, AttentionKind::kSoftmax,
                                      AttentionKind::kSoftmaxR, AttentionKind::kSigmoidR}) {
       const AttentionSpec spec{.kind = kind};
-      if (!Supports(*backend_, spec)) continue;
+      if (!SupportsAttention(*backend_, spec)) continue;
       SequenceVectors sequence(num_tokens, 1, 64, 7, Content::kTopical);
       if (!spec.Form().is_length_scaled) sequence.LengthenQueries();
       for (DType dtype : {DType::kF16, DType::kI8}) CheckLast(sequence, spec, 64, dtype);
@@ -340,7 +340,7 @@ TEST_P(AttentionTest, NanReachesOnlyRowsThatAttendToIt) {
       for (AttentionKind kind :
            {AttentionKind::kLssar, AttentionKind::kLssa, AttentionKind::kSoftmax,
             AttentionKind::kSoftmaxR, AttentionKind::kSigmoidN, AttentionKind::kSigmoidR}) {
-        if (!Supports(*backend_, {.kind = kind})) continue;
+        if (!SupportsAttention(*backend_, {.kind = kind})) continue;
         const SequenceVectors sequence(kTokens, 1, kDim, 12, Content::kZeroQ);  // all weights count
         PagedKv kv(*backend_, {&sequence}, 16, dtype);
         const std::vector<float> clean = Attend(*backend_, {.kind = kind}, {&sequence}, kv,

@@ -92,7 +92,7 @@ TEST_P(AttentionWeightsTest, WeightedValuesSumToTheOutput) {
     std::vector<AttentionSpec> specs = FamilySpecs();
     specs.push_back({.p = 3});
     for (const AttentionSpec& spec : specs) {
-      if (!Supports(*backend_, spec) || !CheckKvType(spec, dtype).ok()) continue;
+      if (!SupportsAttention(*backend_, spec) || !CheckKvType(spec, dtype).ok()) continue;
       const AttentionForm form = spec.Form();
       SequenceVectors sequence(150, 2, 64, 21, Content::kTopical);
       if (!form.is_length_scaled) sequence.LengthenQueries();
@@ -180,7 +180,7 @@ TEST_P(AttentionWeightsTest, SoftmaxHasNoZeros) {
   const SequenceVectors sequence(40, 1, 64, 25, Content::kTopical);
   const PagedKv kv(*backend_, {&sequence}, 64, DType::kF16);
   const AttentionSpec softmax{.kind = AttentionKind::kSoftmax};
-  if (!Supports(*backend_, softmax)) return;
+  if (!SupportsAttention(*backend_, softmax)) return;
   for (const AttentionRow& row : RowsOf(sequence, kv, 30, softmax)) EXPECT_EQ(row.num_zero, 0);
 }
 
