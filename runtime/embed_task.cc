@@ -56,7 +56,7 @@ class EmbedTask final : public SequenceTask {
   void Publish(OutputSink* sink) override {
     if (vectors_.values.empty()) return;
     const int next = vectors_.first + int(vectors_.values.size()) / vectors_.size;
-    sink->OnEmbeddings(std::exchange(vectors_, {.first = next}));
+    sink->OnResult(std::exchange(vectors_, {.first = next}));
   }
 
   bool IsDone() const override { return num_received_ == num_tokens_; }
@@ -89,7 +89,7 @@ class EmbedTask final : public SequenceTask {
 
 void AddEmbedTasks(const Checkpoint& checkpoint, SequenceGroup* group) {
   for (Sequence& sequence : group->sequences) {
-    sequence.task = std::make_unique<EmbedTask>(&*group->request.embed, checkpoint.model.get(),
+    sequence.task = std::make_unique<EmbedTask>(group->request.Embed(), checkpoint.model.get(),
                                                 int(group->request.prompt.size()));
   }
 }

@@ -139,8 +139,8 @@ Engine::~Engine() { Drain(absl::ZeroDuration()); }
 absl::StatusOr<Engine::Handle> Engine::Submit(Request request, std::shared_ptr<OutputSink> sink,
                                               std::string tenant) {
   RETURN_IF_ERROR(CheckFits(request, options_, kv_cache_->Layout()));
-  if (request.generate && !request.generate->stop_strings.empty() &&
-      checkpoint_->tokenizer == nullptr) {
+  const GenerateParams* const generate = request.Generate();
+  if (generate != nullptr && !generate->stop_strings.empty() && checkpoint_->tokenizer == nullptr) {
     return absl::FailedPreconditionError(
         "stop_strings: this checkpoint has no tokenizer, so its output has no text to match");
   }

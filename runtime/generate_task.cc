@@ -113,11 +113,11 @@ class GenerateTask final : public SequenceTask {
 
   void Publish(OutputSink* sink) override {
     if (!prompt_delta_.tokens.empty()) {
-      sink->OnPromptLogprobs(std::exchange(prompt_delta_, {}));
+      sink->OnResult(std::exchange(prompt_delta_, {}));
     }
     if (delta_.tokens.empty()) return;
     delta_.choice = options_.choice;
-    sink->OnTokens(std::exchange(delta_, {}));
+    sink->OnResult(std::exchange(delta_, {}));
   }
 
   bool IsDone() const override { return finish_.has_value(); }
@@ -207,16 +207,17 @@ std::shared_ptr<const SamplingParams> EarlySampling(const GenerateParams& params
 
 void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group) {
   const Request& request = group->request;
+  const GenerateParams& params = *request.Generate();
   std::shared_ptr<const StopStrings> stop_strings;
-  if (!request.generate->stop_strings.empty()) {
-    stop_strings = std::make_shared<StopStrings>(request.generate->stop_strings);
+  if (!params.stop_strings.empty()) {
+    stop_strings = std::make_shared<StopStrings>(params.stop_strings);
   }
-  const auto early_sampling = EarlySampling(*request.generate, checkpoint.config);
+  const auto early_sampling = EarlySampling(params, checkpoint.config);
   int choice = 0;
   for (Sequence& sequence : group->sequences) {
     sequence.num_prompt_tokens = int(request.prompt.size());
     sequence.task = std::make_unique<GenerateTask>(
-        GenerateTask::Options{.params = &*request.generate,
+        GenerateTask::Options{.params = &params,
                               .prompt = request.prompt,
                               .choice = choice++,
                               .tokenizer = checkpoint.tokenizer.get(),

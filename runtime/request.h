@@ -6,10 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/check.h"
 #include "base/clock.h"
 #include "kernels/attention_spec.h"
 #include "kernels/ops.h"
@@ -76,10 +76,7 @@ struct AttentionOverride {
 struct Request {
   std::string id = {};               // for logs
   std::vector<int32_t> prompt = {};  // generate: the prompt; score: the context. >= 1 token
-  std::optional<GenerateParams> generate = {};  // exactly one of the four is set
-  std::optional<ScoreParams> score = {};
-  std::optional<CaptureParams> capture = {};
-  std::optional<EmbedParams> embed = {};
+  std::variant<GenerateParams, ScoreParams, CaptureParams, EmbedParams> params = {};
   std::optional<Clock::time_point> deadline = {};
   int priority = 0;  // [-10, 10]; higher runs first; waiting raises it
   // Reads and fills the prefix cache. Results have the same bits either way.
@@ -87,6 +84,15 @@ struct Request {
   std::string cache_salt = {};  // pages are shared only among requests with equal salts
   // Unset: the checkpoint's own. Pages are shared only among requests with equal attention.
   std::optional<AttentionOverride> attention = {};
+
+  // `params` of one kind; null: the request is of another.
+  GenerateParams* Generate() { return std::get_if<GenerateParams>(&params); }
+  const GenerateParams* Generate() const { return std::get_if<GenerateParams>(&params); }
+  ScoreParams* Score() { return std::get_if<ScoreParams>(&params); }
+  const ScoreParams* Score() const { return std::get_if<ScoreParams>(&params); }
+  CaptureParams* Capture() { return std::get_if<CaptureParams>(&params); }
+  const CaptureParams* Capture() const { return std::get_if<CaptureParams>(&params); }
+  const EmbedParams* Embed() const { return std::get_if<EmbedParams>(&params); }
 };
 
 // For PrefixRoot; empty: the checkpoint's own attention.
@@ -97,8 +103,8 @@ inline std::string_view AttentionName(const Request& request) {
 // Tokens of the prompt; score: of the context and all continuations.
 inline int64_t NumPromptTokens(const Request& request) {
   auto num_tokens = int64_t(request.prompt.size());
-  if (!request.score) return num_tokens;
-  for (const auto& continuation : request.score->continuations) {
+  if (!request.Score()) return num_tokens;
+  for (const auto& continuation : request.Score()->continuations) {
     num_tokens += int64_t(continuation.size());
   }
   return num_tokens;
@@ -159,6 +165,14 @@ struct EmbeddingBlock {
   std::vector<float> values = {};  // [number of vectors, size]
 };
 
+// Generate gives PromptDelta, before all else, and GenerateDelta. Score gives ContinuationScore.
+// Capture gives the rows of one step, ordered by row, then layer, then head; with statistics, once,
+// those of each head over all rows, ordered by layer, then head. Embed gives the vectors of one
+// step, in order.
+using EngineResult =
+    std::variant<GenerateDelta, PromptDelta, ContinuationScore, std::vector<RowWeights>,
+                 std::vector<HeadStatistics>, EmbeddingBlock>;
+
 // Counts of tokens, and times in microseconds.
 struct RequestStats {
   int num_prompt_tokens = 0;  // score: of the context and all continuations
@@ -173,7 +187,7 @@ struct RequestStats {
   AttentionStats attention = {};
 };
 
-// Receives the results of a request. A sink overrides the calls of its own kind of request.
+// Receives the results of a request.
 // Threads   called on the engine thread, in order; must not block
 // Ensures   OnDone is called exactly once for each request that Submit accepted, and no call comes
 //           after it
@@ -187,17 +201,7 @@ class OutputSink {
   // The request was admitted. Comes before all results; a request that ends while it waits gets
   // OnDone only.
   virtual void OnAdmitted(const RequestStats& stats) = 0;
-  // generate
-  virtual void OnPromptLogprobs(PromptDelta /*delta*/) { LSSAR_CHECK(false); }
-  virtual void OnTokens(GenerateDelta /*delta*/) { LSSAR_CHECK(false); }
-  // score
-  virtual void OnScore(ContinuationScore /*score*/) { LSSAR_CHECK(false); }
-  // capture: the rows of one step, ordered by row, then layer, then head
-  virtual void OnWeights(std::vector<RowWeights> /*rows*/) { LSSAR_CHECK(false); }
-  // capture with statistics, once: of each head over all rows, ordered by layer, then head
-  virtual void OnStatistics(std::vector<HeadStatistics> /*heads*/) { LSSAR_CHECK(false); }
-  // embed: the vectors of one step, in order
-  virtual void OnEmbeddings(EmbeddingBlock /*block*/) { LSSAR_CHECK(false); }
+  virtual void OnResult(EngineResult result) = 0;
   // OK: every result was delivered. CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (the engine stopped),
   // DATA_LOSS (NaN or infinite logits or hidden states), INTERNAL.
   virtual void OnDone(const absl::Status& status, const RequestStats& stats) = 0;

@@ -45,7 +45,7 @@ class ScoreItem {
     while (num_published_ < num_assigned_ && finished_[size_t(num_published_)]) {
       ContinuationScore score = *std::exchange(finished_[size_t(num_published_++)], std::nullopt);
       if (!params_->indices.empty()) score.index = params_->indices[size_t(score.index)];
-      sink->OnScore(std::move(score));
+      sink->OnResult(std::move(score));
     }
   }
 
@@ -159,7 +159,7 @@ class ScoreTask final : public SequenceTask {
 
 void AddScoreTasks(SequenceGroup* group) {
   const auto item =
-      std::make_shared<ScoreItem>(&*group->request.score, int(group->request.prompt.size()));
+      std::make_shared<ScoreItem>(group->request.Score(), int(group->request.prompt.size()));
   for (Sequence& sequence : group->sequences) {
     auto task = std::make_unique<ScoreTask>(item);
     task->AppendContinuation(&sequence);

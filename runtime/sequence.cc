@@ -1,5 +1,5 @@
-// The only file of the engine that distinguishes the kinds of requests. A new kind is a field of
-// Request, a case in each switch here, and a SequenceTask.
+// The only file of the engine that distinguishes the kinds of requests. A new kind is one of
+// Request::params, a case in each switch here, and a SequenceTask.
 #include "runtime/sequence.h"
 
 #include <algorithm>
@@ -12,16 +12,11 @@
 namespace lssar {
 namespace {
 
+// In the order of Request::params.
 enum class RequestKind { kGenerate, kScore, kCapture, kEmbed };
+static_assert(std::variant_size_v<decltype(Request::params)> == size_t(RequestKind::kEmbed) + 1);
 
-RequestKind KindOf(const Request& request) {
-  LSSAR_CHECK(int{request.generate.has_value()} + int{request.score.has_value()} +
-                  int{request.capture.has_value()} + int{request.embed.has_value()} ==
-              1);
-  if (request.generate) return RequestKind::kGenerate;
-  if (request.score) return RequestKind::kScore;
-  return request.capture ? RequestKind::kCapture : RequestKind::kEmbed;
-}
+RequestKind KindOf(const Request& request) { return RequestKind(request.params.index()); }
 
 int64_t Microseconds(Clock::duration d) {
   return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
@@ -31,10 +26,10 @@ int64_t Microseconds(Clock::duration d) {
 
 int64_t MaxFurtherTokens(const Request& request) {
   switch (KindOf(request)) {
-    case RequestKind::kGenerate: return request.generate->max_tokens;
+    case RequestKind::kGenerate: return request.Generate()->max_tokens;
     case RequestKind::kScore: {
       size_t longest = 0;
-      for (const auto& continuation : request.score->continuations) {
+      for (const auto& continuation : request.Score()->continuations) {
         longest = std::max(longest, continuation.size());
       }
       return int64_t(longest);
@@ -69,12 +64,12 @@ RequiredPages RequiredPagesOf(const Request& request, const KvLayout& layout) {
   required.num_shared_pages = (num_prompt_tokens - 1) / layout.page_size;
   switch (KindOf(request)) {
     case RequestKind::kGenerate:
-      required.num_sequences = required.max_num_sequences = request.generate->num_choices;
+      required.num_sequences = required.max_num_sequences = request.Generate()->num_choices;
       required.num_initial_pages = layout.PagesFor(num_prompt_tokens + 1) + 1;
       break;
     case RequestKind::kScore:
       required.max_num_sequences =
-          std::min(int(request.score->continuations.size()), kMaxScoreSequences);
+          std::min(int(request.Score()->continuations.size()), kMaxScoreSequences);
       break;
     case RequestKind::kCapture:
     case RequestKind::kEmbed: break;

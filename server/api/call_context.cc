@@ -104,8 +104,8 @@ absl::Status CallContext::ReserveTokens(int64_t num_tokens) {
 absl::StatusOr<RequestLease> CallContext::AddRequest(const Request& request) {
   const std::lock_guard lock(mutex_);
   if (!permit_) return RequestLease();
-  return permit_->AddRequest(request.generate ? request.generate->num_choices : 1,
-                             request.priority);
+  const GenerateParams* const generate = request.Generate();
+  return permit_->AddRequest(generate != nullptr ? generate->num_choices : 1, request.priority);
 }
 
 void CallContext::CountTokens(int64_t num_tokens) {

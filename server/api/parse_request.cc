@@ -372,7 +372,7 @@ class ItemReader {
     }
     Request request;
     request.prompt = std::move(context_ids_);
-    request.score = std::move(params);
+    request.params = std::move(params);
     return request;
   }
 
@@ -511,20 +511,20 @@ class ItemReader {
 
 // One request for each rope base among the continuations. Without dynamic NTK there is one base.
 std::vector<Request> SplitByRopeBase(Request request, const ModelConfig& config) {
-  std::vector<std::vector<int32_t>> continuations = std::move(request.score->continuations);
-  request.score->continuations.clear();
+  std::vector<std::vector<int32_t>> continuations = std::move(request.Score()->continuations);
+  request.Score()->continuations.clear();
   std::map<double, Request> parts;
   for (size_t i = 0; i < continuations.size(); ++i) {
     const int num_tokens = int(request.prompt.size() + continuations[i].size());
     ScoreParams& part =
-        *parts.try_emplace(RopeBase(config, num_tokens), request).first->second.score;
+        *parts.try_emplace(RopeBase(config, num_tokens), request).first->second.Score();
     part.continuations.push_back(std::move(continuations[i]));
     part.indices.push_back(int(i));
   }
   std::vector<Request> requests;
   for (auto& [rope_base, part] : parts) requests.push_back(std::move(part));
   // The indices are only needed where continuations are apart.
-  if (requests.size() == 1) requests[0].score->indices.clear();
+  if (requests.size() == 1) requests[0].Score()->indices.clear();
   return requests;
 }
 
@@ -675,7 +675,7 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
     }
   }
   parsed.request.prompt = std::move(prompt.ids);
-  parsed.request.generate = std::move(params);
+  parsed.request.params = std::move(params);
   return parsed;
 }
 
@@ -696,7 +696,7 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
     request.use_prefix_cache = shared.use_prefix_cache;
     request.cache_salt = shared.cache_salt;
     request.attention = shared.attention;
-    request.score->num_logprobs = parsed.per_token ? message.top_logprobs() : 0;
+    request.Score()->num_logprobs = parsed.per_token ? message.top_logprobs() : 0;
     for (Request& part : SplitByRopeBase(std::move(request), context.checkpoint->config)) {
       num_tokens += NumPromptTokens(part);
       if (num_tokens > limits::kMaxScoreTokens) {
@@ -728,7 +728,7 @@ absl::StatusOr<std::vector<Request>> ParseEmbed(const v1::EmbedRequest& message,
     Request request = shared;
     ASSIGN_OR_RETURN(request.prompt,
                      ReadInput(StrCat("inputs[", i, "]"), message.inputs(i), context));
-    request.embed = params;
+    request.params = params;
     requests.push_back(std::move(request));
   }
   return requests;
@@ -757,12 +757,12 @@ absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
   }
   ASSIGN_OR_RETURN(auto rows, ReadRows(message.rows(), int(prompt.ids.size())));
   request.prompt = std::move(prompt.ids);
-  request.capture = CaptureParams{.layers = std::move(layers),
-                                  .heads = std::move(heads),
-                                  .rows = std::move(rows),
-                                  .top_k = message.top_k(),
-                                  .statistics = message.statistics()};
-  RETURN_IF_ERROR(CheckSize(*request.capture));
+  request.params = CaptureParams{.layers = std::move(layers),
+                                 .heads = std::move(heads),
+                                 .rows = std::move(rows),
+                                 .top_k = message.top_k(),
+                                 .statistics = message.statistics()};
+  RETURN_IF_ERROR(CheckSize(*request.Capture()));
   return request;
 }
 

@@ -37,9 +37,9 @@ v1::Receipt MakeReceipt(const LoadedModel& model, const Request& request) {
   receipt.set_kv_cache_dtype(std::string(NameOf(model.GetEngine().Options().kv_cache_dtype)));
   receipt.set_attention(request.attention ? request.attention->name
                                           : DescribeAttention(checkpoint.config.attention));
-  if (request.generate) {
-    *receipt.mutable_sampling() = ToMessage(request.generate->sampling);
-    receipt.mutable_sampling()->set_seed(request.generate->sampling.seed);
+  if (const GenerateParams* const generate = request.Generate()) {
+    *receipt.mutable_sampling() = ToMessage(generate->sampling);
+    receipt.mutable_sampling()->set_seed(generate->sampling.seed);
   }
   return receipt;
 }
@@ -58,7 +58,7 @@ std::string ReceiptJson(const LoadedModel& model, const std::vector<const Reques
     json["sampling"] = SamplingJson(receipt.sampling());
     std::vector<uint64_t> seeds;
     for (const Request* request : requests) {
-      if (request->generate) seeds.push_back(request->generate->sampling.seed);
+      if (const auto* generate = request->Generate()) seeds.push_back(generate->sampling.seed);
     }
     if (std::ranges::count(seeds, seeds.front()) == std::ssize(seeds)) {
       json["sampling"]["seed"] = seeds.front();

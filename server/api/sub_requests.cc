@@ -18,15 +18,14 @@ int64_t BytesOf(const std::vector<T>& list) {
 // The memory that `request` takes, in round figures.
 int64_t BytesOf(const Request& request) {
   int64_t num_bytes = int64_t{sizeof(SubRequest)} + BytesOf(request.prompt);
-  if (request.generate) {
-    const SamplingParams& sampling = request.generate->sampling;
+  if (const GenerateParams* const generate = request.Generate()) {
+    const SamplingParams& sampling = generate->sampling;
     num_bytes += BytesOf(sampling.allowed_ids) + BytesOf(sampling.banned_ids) +
-                 BytesOf(sampling.logit_bias) + BytesOf(request.generate->stop_strings);
+                 BytesOf(sampling.logit_bias) + BytesOf(generate->stop_strings);
   }
-  if (request.score) {
-    num_bytes += BytesOf(request.score->continuations);
-    for (const auto& continuation : request.score->continuations)
-      num_bytes += BytesOf(continuation);
+  if (const ScoreParams* const score = request.Score()) {
+    num_bytes += BytesOf(score->continuations);
+    for (const auto& continuation : score->continuations) num_bytes += BytesOf(continuation);
   }
   if (request.attention) num_bytes += BytesOf(request.attention->layers);
   return num_bytes;
@@ -35,8 +34,8 @@ int64_t BytesOf(const Request& request) {
 // What the request may use of tokens-per-minute.
 int64_t MaxTokens(const Request& request) {
   int64_t num_tokens = NumPromptTokens(request);
-  if (request.generate) {
-    num_tokens += int64_t{request.generate->num_choices} * request.generate->max_tokens;
+  if (const GenerateParams* const generate = request.Generate()) {
+    num_tokens += int64_t{generate->num_choices} * generate->max_tokens;
   }
   return num_tokens;
 }

@@ -139,8 +139,9 @@ absl::Status CompletionCodec::HoldReply(CallContext* context,
     if (request_.num_prompt_logprobs >= 0) {
       num_prompt_tokens += (IsChat() ? 1 : num_choices_) * size;
     }
-    if (HasLogprobs() && !request_.stream && request.generate) {
-      num_tokens += int64_t{num_choices_} * request.generate->max_tokens;
+    const GenerateParams* const generate = request.Generate();
+    if (HasLogprobs() && !request_.stream && generate != nullptr) {
+      num_tokens += int64_t{num_choices_} * generate->max_tokens;
     }
   }
   const int64_t num_logprobs = (num_tokens + num_prompt_tokens) * (1 + num_top);

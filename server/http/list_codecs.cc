@@ -69,8 +69,9 @@ class ScoreCodec final : public HttpCodec {
   absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override {
     int64_t num_scores = 0, num_tokens = 0;
     for (const SubRequest& item : items) {
-      num_scores += std::ssize(item.request.score->continuations);
-      for (const auto& continuation : item.request.score->continuations) {
+      const auto& continuations = item.request.Score()->continuations;
+      num_scores += std::ssize(continuations);
+      for (const auto& continuation : continuations) {
         num_tokens += std::ssize(continuation);
       }
     }
@@ -268,7 +269,7 @@ class AttentionCodec final : public HttpCodec {
 
   absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override {
     const Request& request = items[0].request;
-    const CaptureParams& params = *request.capture;
+    const CaptureParams& params = *request.Capture();
     const int64_t weights = params.statistics || is_stream_ ? 0 : MaxWeights(params);
     if (weights > kMaxReplyWeights) {
       return FieldError("rows",

@@ -52,10 +52,11 @@ double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).coun
 class Stream final : public OutputSink {
  public:
   void OnAdmitted(const RequestStats&) override {}
-  void OnTokens(GenerateDelta delta) override {
-    num_tokens_ += int(delta.tokens.size());
+  void OnResult(EngineResult result) override {
+    const int num_new = int(std::get<GenerateDelta>(result).tokens.size());
+    num_tokens_ += num_new;
     last_token_at_ = Clock::now();
-    if (num_tokens_ == int(delta.tokens.size())) first_token_at_ = Clock::now();
+    if (num_tokens_ == num_new) first_token_at_ = Clock::now();
   }
   void OnDone(const absl::Status& status, const RequestStats&) override {
     LSSAR_CHECK(status.ok());
@@ -190,7 +191,7 @@ class Bench {
     for (int i = 0; i < std::max(1, num_prompt); ++i) {
       request.prompt.push_back(bench::SyntheticToken(i, salt, vocab_size));
     }
-    request.generate = GenerateParams{
+    request.params = GenerateParams{
         .sampling = {.temperature = 0}, .max_tokens = max_tokens, .ignore_eos = true};
     auto stream = std::make_shared<Stream>();
     const auto handle = engine_->Submit(std::move(request), stream);

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 Request Embed(std::vector<int32_t> prompt, EmbedParams params) {
   Request request{.prompt = std::move(prompt)};
-  request.embed = params;
+  request.params = params;
   return request;
 }
 

@@ -75,8 +75,8 @@ TEST(Speculation, NgramDraftsOfALoop) {
   options.speculative_method = SpeculativeMethod::kNgram;
   options.adapts_speculation = false;
   Request request = Generate(Ids(20, 1), 60);
-  request.generate->sampling.allowed_ids = {7};  // the text is a loop of one token
-  request.generate->num_logprobs = 2;
+  request.Generate()->sampling.allowed_ids = {7};  // the text is a loop of one token
+  request.Generate()->num_logprobs = 2;
   SteppedEngine engine(options);
   const Submitted submitted = engine.Submit(request);
   engine.RunAll();
@@ -91,7 +91,7 @@ TEST(Speculation, TheRequestBoundsItsDrafts) {
     SteppedEngine engine(Speculating(&proposer, 9));
     proposer.engine = &engine.Get();
     Request request = Generate(Ids(20, 1), 31);
-    request.generate->speculative_tokens = bound;
+    request.Generate()->speculative_tokens = bound;
     const Submitted submitted = engine.Submit(std::move(request));
     engine.RunAll();
     EXPECT_EQ(engine.Stats().num_steps, 1 + 30 / (1 + bound));
@@ -137,7 +137,7 @@ TEST(Speculation, PreemptedSequencesHaveTheSameBits) {
     std::vector<Submitted> submitted;
     for (int i = 0; i < 4; ++i) {
       requests.push_back(Generate(Ids(10, i), 150, uint64_t(i)));
-      requests.back().generate->num_logprobs = 1;
+      requests.back().Generate()->num_logprobs = 1;
       submitted.push_back(engine.Submit(requests.back()));
     }
     engine.RunAll();
@@ -230,7 +230,7 @@ TEST(Speculation, NanOfTheTextIsAnErrorAfterTheSameTokens) {
     // The poisoned id is never drawn by the fake model, so the request allows nothing else there.
     engine.fake.model->poison_id = ids[poisoned];
     Request biased = request;
-    biased.generate->sampling.logit_bias = {{ids[poisoned], 2e4f}};
+    biased.Generate()->sampling.logit_bias = {{ids[poisoned], 2e4f}};
     sinks.push_back(engine.Submit(biased).sink);
     engine.RunAll();
     EXPECT_EQ(sinks.back()->Status()->code(), absl::StatusCode::kDataLoss);

@@ -59,7 +59,7 @@ TEST_F(ParseRequestTest, UnsetFieldsHaveTheDocumentedDefaults) {
   const auto call = ParseGenerate(HelloRequest(), Context());
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_EQ(call->request.prompt, WithBos(Encode("Hello")));
-  const GenerateParams& params = call->request.generate.value();
+  const GenerateParams& params = *call->request.Generate();
   EXPECT_EQ(params.sampling.temperature, 1.0f);
   EXPECT_EQ(params.sampling.top_k, 0);
   EXPECT_EQ(params.sampling.top_p, 1.0f);
@@ -87,7 +87,7 @@ TEST_F(ParseRequestTest, MaxTokensDefaultsTo256IfTheContextAllows) {
   context.max_model_len = 4096;
   const auto call = ParseGenerate(HelloRequest(), context);
   ASSERT_TRUE(call.ok()) << call.status();
-  EXPECT_EQ(call->request.generate->max_tokens, 256);
+  EXPECT_EQ(call->request.Generate()->max_tokens, 256);
 }
 
 TEST_F(ParseRequestTest, SetFieldsAreKeptIncludingZeros) {
@@ -121,7 +121,7 @@ TEST_F(ParseRequestTest, SetFieldsAreKeptIncludingZeros) {
   request.set_cache_salt(std::string(128, 's'));
   const auto call = ParseGenerate(request, Context());
   ASSERT_TRUE(call.ok()) << call.status();
-  const GenerateParams& params = *call->request.generate;
+  const GenerateParams& params = *call->request.Generate();
   EXPECT_EQ(params.sampling.temperature, 0.0f);
   EXPECT_EQ(params.sampling.top_k, 5);
   EXPECT_EQ(params.sampling.top_p, 0.5f);
@@ -168,7 +168,7 @@ TEST_F(ParseRequestTest, ChatIsRenderedAndAddsItsStopStrings) {
   const auto call = ParseGenerate(request, Context());
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_EQ(call->request.prompt, WithBos(Encode("<|user|>Hi<|assistant|>")));
-  EXPECT_THAT(call->request.generate->stop_strings, ElementsAre("\n", "<|user|>"));
+  EXPECT_THAT(call->request.Generate()->stop_strings, ElementsAre("\n", "<|user|>"));
 }
 
 // One field out of range and a substring of the message.
@@ -415,7 +415,7 @@ TEST_F(ParseRequestTest, DetokenizeNamesTheIdOutOfRange) {
 
 // Checks the guarantees that the engine relies on.
 void CheckPromises(const ParsedGenerate& call) {
-  const GenerateParams& params = call.request.generate.value();
+  const GenerateParams& params = *call.request.Generate();
   ASSERT_FALSE(call.request.prompt.empty());
   ASSERT_GE(params.max_tokens, 1);
   ASSERT_LE(std::ssize(call.request.prompt) + params.max_tokens, kMaxModelLen);
