@@ -14,7 +14,7 @@ AdmissionPermit::AdmissionPermit(AdmissionPermit&& other) noexcept
       model_(other.model_),
       id_(other.id_),
       key_(std::move(other.key_)),
-      num_reserved_tokens_(other.num_reserved_tokens_),
+      reserved_(other.reserved_),
       num_used_tokens_(other.num_used_tokens_) {}
 
 AdmissionPermit::~AdmissionPermit() {
@@ -32,8 +32,7 @@ bool AdmissionPermit::IsAdmin() const {
 
 absl::Status AdmissionPermit::ReserveTokens(int64_t num_tokens) {
   if (key_ == nullptr) return absl::OkStatus();
-  RETURN_IF_ERROR(key_->ReserveTokens(num_tokens, Clock::now()));
-  num_reserved_tokens_ += num_tokens;
+  ASSIGN_OR_RETURN(reserved_, key_->ReserveTokens(num_tokens, Clock::now()));
   return absl::OkStatus();
 }
 
@@ -45,15 +44,16 @@ absl::StatusOr<RequestLease> AdmissionPermit::AddRequest(int num_sequences, int 
 void AdmissionPermit::CountTokens(int64_t num_tokens) {
   if (key_ == nullptr) return;
   num_used_tokens_ += num_tokens;
-  const int64_t over = std::max<int64_t>(0, num_used_tokens_ - num_reserved_tokens_);
+  const int64_t over = std::max<int64_t>(0, num_used_tokens_ - reserved_.num_tokens);
   key_->CountTokens(num_tokens, over, Clock::now());
-  num_reserved_tokens_ += over;
+  reserved_.num_tokens += over;
 }
 
 void AdmissionPermit::ReleaseKey() {
   const auto key = std::exchange(key_, nullptr);
   if (key == nullptr) return;
-  key->RefundTokens(num_reserved_tokens_ - num_used_tokens_);
+  key->RefundTokens(
+      {.num_tokens = reserved_.num_tokens - num_used_tokens_, .per_minute = reserved_.per_minute});
   key->Release();
 }
 

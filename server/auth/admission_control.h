@@ -40,6 +40,7 @@ class AdmissionPermit {
   // The caller's key has role admin, or the server has no keys.
   bool IsAdmin() const;
   // Reserves the tokens that the call may use. ReleaseKey gives back those that it has not used.
+  // Call at most once.
   // Errors  those of KeyUsage::ReserveTokens
   absl::Status ReserveTokens(int64_t num_tokens);
   // Errors  those of KeyUsage::AddRequest
@@ -59,7 +60,7 @@ class AdmissionPermit {
   uint64_t id_;
   // Of the key, or of the client's address. Null: it has no limits, or was released.
   std::shared_ptr<KeyUsage> key_;
-  int64_t num_reserved_tokens_ = 0;
+  TokenReservation reserved_;
   int64_t num_used_tokens_ = 0;
 };
 
