@@ -9,7 +9,7 @@
 //
 // Batch invariance: the bits of an output element depend only on its own row and, for Attention, on
 // its own sequence's K/V. They do not depend on num_rows, page_size or threads. The exception is
-// Backend::IsBatchInvariant() == false.
+// Backend::IsBatchInvariant() == false; Attention's then depend on num_rows of its own sequence.
 #ifndef LSSAR_KERNELS_OPS_H_
 #define LSSAR_KERNELS_OPS_H_
 
@@ -108,8 +108,8 @@ struct NormArgs {
 // Accuracy  against reference, before activation: |d| <= 1e-5 * (sum_k |x_k w_k| + |bias|), and
 //           1e-5 |residual|. int8: another 2^-15 max_k |x_k| sum_k |w_k|, x after its norm; int4:
 //           1.008 times that.
-//           BackendOptions::fast_gemm: more. The activation (slope at most 1.13; kRelu2: twice its
-//           argument), multiply and scale carry the error on
+//           Without batch_invariant, cuda: more. The activation (slope at most 1.13; kRelu2: twice
+//           its argument), multiply and scale carry the error on
 struct LinearArgs {
   int num_rows = 0;
   const float* x = nullptr;

@@ -40,6 +40,29 @@ void NormInPlace(NormKind kind, std::span<const float> weight, std::span<const f
 }  // namespace
 
 absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, AttentionStats* stats) {
+  return ForwardBy(
+      [this](const StepArgs& args, absl::FunctionRef<void()> ops) { backend_->RunStep(args, ops); },
+      batch, kv, stats);
+}
+
+absl::Status Gpt::PrepareSteps(const KvView& kv, int max_rows, int max_keys) {
+  const int32_t page = 0;
+  ForwardBatch one;
+  one.token_ids = {0};
+  one.sequences = {{.num_rows = 1, .pages = std::span(&page, 1)}};
+  one.rope_bases = {RopeBase(config_, 1)};
+  one.attention = {nullptr};
+  AttentionStats stats;
+  RETURN_IF_ERROR(ForwardBy(
+      [&](const StepArgs& args, absl::FunctionRef<void()> ops) {
+        backend_->PrepareSteps(args, max_rows, max_keys, ops);
+      },
+      one, kv, &stats));
+  return backend_->Synchronize();
+}
+
+absl::Status Gpt::ForwardBy(RunStep run_step, const ForwardBatch& batch, const KvView& kv,
+                            AttentionStats* stats) {
   const RaggedBatch rows{.num_rows = int(batch.token_ids.size()), .sequences = batch.sequences};
   LSSAR_CHECK(rows.num_rows >= 1 && rows.num_rows <= max_num_batched_tokens_);
   for (const int32_t id : batch.token_ids) LSSAR_CHECK(id >= 0 && id < config_.vocab_size);
@@ -71,13 +94,13 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, Attention
     ops();
     return captured;
   }
-  backend_->RunStep({.owner = this,
-                     .rows = &rows,
-                     .ids = batch.token_ids,
-                     .kv = kv,
-                     .counters = stats,
-                     .max_rows = max_num_batched_tokens_},
-                    ops);
+  run_step({.owner = this,
+            .rows = &rows,
+            .ids = batch.token_ids,
+            .kv = kv,
+            .counters = stats,
+            .max_rows = max_num_batched_tokens_},
+           ops);
   return absl::OkStatus();
 }
 

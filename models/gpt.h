@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "models/gpt_weights.h"
@@ -31,6 +32,7 @@ class Gpt : public LanguageModel {
   const ModelConfig& Config() const override { return config_; }
   // Requires  besides the interface's: at most max_num_batched_tokens tokens
   absl::Status Forward(const ForwardBatch& batch, const KvView& kv, AttentionStats* stats) override;
+  absl::Status PrepareSteps(const KvView& kv, int max_rows, int max_keys) override;
   void Sample(const ForwardBatch& batch, std::span<const SampleRequest> requests,
               std::span<SampleResult> results) override;
   absl::Status Synchronize() override;
@@ -50,6 +52,10 @@ class Gpt : public LanguageModel {
   NormView View(const GptNorm& norm) const;
   // A norm of heads.
   NormView HeadView(const GptNorm& norm) const;
+  // Forward, of which run_step runs the ops if the step can be replayed from a graph.
+  using RunStep = absl::FunctionRef<void(const StepArgs& args, absl::FunctionRef<void()> ops)>;
+  absl::Status ForwardBy(RunStep run_step, const ForwardBatch& batch, const KvView& kv,
+                         AttentionStats* stats);
   // The formula of ModelConfig, for every token.
   void RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, AttentionStats* stats);
   // Adjacent sequences of a batch that have the same attention, as a batch of their own: rows and

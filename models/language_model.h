@@ -80,6 +80,13 @@ class LanguageModel {
   virtual absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
                                AttentionStats* stats) = 0;
 
+  // Prepares the backend for decode steps of up to max_rows tokens, in sequences of at most
+  // max_keys tokens. Before the first Forward: it writes to page 0 of `kv`.
+  // Errors    the backend's
+  virtual absl::Status PrepareSteps(const KvView& /*kv*/, int /*max_rows*/, int /*max_keys*/) {
+    return absl::OkStatus();
+  }
+
   // Samples (ops.h) from the logits of the last Forward: requests[i] and results[i] belong to
   // batch.logits_indices[i]. `requests` may be destroyed afterwards; `results` is complete after
   // Synchronize. Logits are computed for a bounded block of tokens at a time: scoring 16K tokens

@@ -104,6 +104,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStepped(Checkpoint* checkp
   }
   ASSIGN_OR_RETURN(std::unique_ptr<KvCache> kv_cache,
                    KvCache::Create(checkpoint->config, options, backend));
+  RETURN_IF_ERROR(checkpoint->model->PrepareSteps(kv_cache->View(), options.max_num_seqs,
+                                                  options.max_model_len));
   std::unique_ptr<DraftModel> draft_model;
   if (options.draft_checkpoint != nullptr) {
     ASSIGN_OR_RETURN(draft_model,

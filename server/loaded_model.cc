@@ -112,10 +112,12 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::LoadOn(std::unique_ptr
     if (!status.ok()) return DraftModelError(options, status);
   }
   const LoadOptions load = {.dtype = options.dtype,
-                            .max_num_batched_tokens = options.engine.max_num_batched_tokens};
+                            .max_num_batched_tokens = options.engine.max_num_batched_tokens,
+                            .check = [&](const ModelConfig& config) {
+                              return CheckKvCacheType(config, options, *backend);
+                            }};
   ASSIGN_OR_RETURN(Checkpoint loaded, LoadCheckpoint(options.directory, backend.get(), load));
   auto checkpoint = std::make_unique<Checkpoint>(std::move(loaded));
-  RETURN_IF_ERROR(CheckKvCacheType(checkpoint->config, options, *backend));
   // The default length is made for rotary models. Learned positions end earlier.
   if (const std::optional<int> longest = checkpoint->config.MaxLength()) {
     engine_options.max_model_len = std::min(engine_options.max_model_len, *longest);

@@ -117,7 +117,8 @@ void CudaAttention::Attention(const AttentionArgs& args) {
       .score_unit = ScoreUnit(args.spec.kind, layout.head_dim),
       .p = float(p),
       .whole_p = is_whole ? unsigned(p) : 0,
-      .floor = float(std::pow(double{kNegligibleWeight}, 1.0 / p) * (1 - 0x1p-20))};
+      .floor = float(std::pow(double{kNegligibleWeight}, 1.0 / p) * (1 - 0x1p-20)),
+      .compacts_values = compacts_values_};
   if (to.num_tiles > 0 &&
       !context_.Check(kernels.prefill(to, layout.dtype, context_.Stream()), "prefill attention")) {
     return;

@@ -94,13 +94,12 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateOnDevice(CudaDriver& driver, siz
 }
 
 absl::StatusOr<void*> Workspace::Reserve(size_t num_bytes) {
-  if (buffer_ == nullptr || buffer_->NumBytes() < num_bytes) {
-    // Freed first. Free waits for the kernels that use it.
-    const size_t twice = 2 * NumBytes();
-    buffer_.reset();
-    ASSIGN_OR_RETURN(buffer_, AllocateOnDevice(driver_, std::max(num_bytes, twice)));
+  if (buffers_.empty() || NumBytes() < num_bytes) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Buffer> larger,
+                     AllocateOnDevice(driver_, std::max(num_bytes, 2 * NumBytes())));
+    buffers_.push_back(std::move(larger));
   }
-  return buffer_->Address();
+  return Address();
 }
 
 PinnedMemory::~PinnedMemory() {

@@ -128,7 +128,8 @@ std::vector<Flag> SpeculationFlags(ModelOptions& options) {
   EngineOptions& engine = options.engine;
   return {
       {"speculative", "Speculative decoding", "METHOD",
-       "Draft tokens that the model verifies several in one step; the output has the same bits. "
+       "Draft tokens that the model verifies several in one step; the output has the same bits "
+       "(on cuda with --batch-invariant). "
        "ngram: what followed the last tokens where they occurred before in the prompt or output; "
        "draft-model: what the model of --draft-model says; off: nothing, and no draft model is "
        "loaded; default draft-model with --draft-model, else off",
@@ -205,7 +206,8 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
     flags.push_back({flag.name, "Machine", flag.value_name, flag.help,
                      [&options, parse = flag.parse](const std::string& value) {
                        return parse(value, &options.backend);
-                     }});
+                     },
+                     /*is_switch=*/flag.value_name.empty()});
   }
   for (Flag& flag : MemoryFlags(options)) flags.push_back(std::move(flag));
   return flags;

@@ -37,7 +37,7 @@ struct Setting {
   std::string device = "cuda";
   int num_threads = 0;
   std::vector<int> cpus;
-  bool fast_gemm = false;
+  bool batch_invariant = false;
   std::string work_folder = ".";
   bench::ModelShape shape;
   std::vector<int> depths = {0, 16384};
@@ -258,7 +258,7 @@ absl::Status Run(const Setting& setting) {
   const auto backend = OpenTestDevice({.name = setting.device,
                                        .num_threads = setting.num_threads,
                                        .cpus = setting.cpus,
-                                       .fast_gemm = setting.fast_gemm});
+                                       .batch_invariant = setting.batch_invariant});
   if (!backend.ok()) return backend.status();
   const EngineOptions options = OptionsFor(setting);
   auto checkpoint = LoadCheckpoint(directory, backend->get(),
@@ -304,10 +304,7 @@ int main(int argc, char** argv) {
          },
          "As the server's --cpus")
       ->type_name("LIST");
-  app.add_option_function<std::string>(
-         "--gemm", [&](const std::string& gemm) { setting.fast_gemm = gemm == "fast"; },
-         "As the server's --gemm")
-      ->check(CLI::IsMember({"exact", "fast"}));
+  app.add_flag("--batch-invariant", setting.batch_invariant, "As the server's");
   app.add_option("--work-folder", setting.work_folder, "Where the random weights are written");
   app.add_option("--layers", setting.shape.num_hidden_layers,
                  "Of the model; the default is the 124M one");

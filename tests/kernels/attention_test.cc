@@ -531,7 +531,14 @@ TEST_P(AttentionTest, RejectsSpecsItDoesNotCompute) {
   EXPECT_NE(status.message().find("\"sigmoid\""), std::string::npos) << status;
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, testing::ValuesIn(BackendNames()),
+// The emulated device in both its modes: batch-invariant, and as it is served.
+std::vector<std::string> AllBackendNames() {
+  std::vector<std::string> names = BackendNames();
+  names.emplace_back("CUDA_EMULATED_LIBRARY");
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, testing::ValuesIn(AllBackendNames()),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -101,7 +101,7 @@ TEST(OptionsTest, EveryFlagSetsItsOption) {
                                   "--kv-cache-memory=512M",
                                   "--dtype=bf16",
                                   "--device=cuda:3",
-                                  "--gemm=fast",
+                                  "--batch-invariant",
                                   "--threads=2",
                                   "--drain-timeout=1m30s",
                                   "--step-timeout=90",
@@ -114,7 +114,7 @@ TEST(OptionsTest, EveryFlagSetsItsOption) {
   EXPECT_EQ(line.options.log_level, "warning");
   EXPECT_EQ(line.options.model.dtype, DType::kBF16);
   EXPECT_EQ(line.options.model.backend.name, "cuda:3");
-  EXPECT_TRUE(line.options.model.backend.fast_gemm);
+  EXPECT_TRUE(line.options.model.backend.batch_invariant);
   EXPECT_EQ(line.options.model.backend.num_threads, 2);
   const EngineOptions& engine = line.options.model.engine;
   EXPECT_EQ(engine.max_model_len, 4096);
@@ -273,7 +273,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--device", "cuda:"}, {"\"cuda:\"", "cuda:N"}},
         BadLine{{"--model", "D", "--device", "cuda:-1"}, {"\"cuda:-1\"", "cuda:N"}},
         BadLine{{"--model", "D", "--device", "cuda:one"}, {"\"cuda:one\"", "cuda:N"}},
-        BadLine{{"--model", "D", "--gemm", "rough"}, {"\"rough\"", "one of exact, fast"}},
         BadLine{{"--model", "D", "--threads", "-1"}, {"--threads", "in [0, 1024]"}},
         BadLine{{"--model", "D", "--drain-timeout", "2h"}, {"--drain-timeout", "[0, 1h]"}},
         BadLine{{"--model", "D", "--drain-timeout", "nan"}, {"--drain-timeout", "[0, 1h]"}},

@@ -20,7 +20,7 @@ namespace lssar {
 class DeviceEngine {
  public:
   DeviceEngine(const DeviceCase& device_case, const EngineOptions& options) {
-    auto backend = OpenTestDevice({.name = device_case.device});
+    auto backend = OpenTestDevice({.name = device_case.device, .batch_invariant = true});
     EXPECT_TRUE(backend.ok()) << backend.status();
     backend_ = *std::move(backend);
     auto checkpoint = LoadCheckpoint(

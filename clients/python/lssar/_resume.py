@@ -144,8 +144,8 @@ class _Choice:
                 or delta.text[:old_chars] != text_before):
             raise LssarError(
                 'ABORTED', 'the stream broke, and the server that was asked to go on with it '
-                'gives another text for the same request: another --dtype, --kv-cache-dtype or '
-                '--gemm, or another version. Start again')
+                'gives another text for the same request: another --dtype or --kv-cache-dtype, a '
+                'GPU without --batch-invariant, or another version. Start again')
         self.num_tokens_sent += len(delta.tokens)
         self.num_chars_sent += len(delta.text)
         is_end = bool(delta.finish_reason) and not self.is_finished
