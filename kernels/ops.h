@@ -223,7 +223,7 @@ struct LogitsArgs {
 //   temperature 0   the best score; the later stages do not change it
 //   weight          e^((score - best) / temperature)
 //   top-k           the k best
-//   top-p           the shortest list of best ones whose weights are at least top_p of the total
+//   top-p           the shortest list of best ones, not empty, with at least top_p of all weights
 //   min-p           those with at least min_p of the best one's weight
 //   draw            the first id, in rising order, at which the running sum of weights exceeds
 //                   u times their total; u is Philox (philox.h) of seed, choice and position

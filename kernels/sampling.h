@@ -13,7 +13,7 @@ namespace lssar {
 struct SamplingParams {
   float temperature = 1.0f;                                // 0: greedy
   int top_k = 0;                                           // 0: off
-  float top_p = 1.0f;                                      // (0, 1]
+  float top_p = 1.0f;                                      // [0, 1]; 0: the best one alone
   float min_p = 0.0f;                                      // [0, 1]
   float repetition_penalty = 1.0f;                         // > 0; over prompt and output
   float presence_penalty = 0.0f;                           // [-2, 2]; over output

@@ -205,6 +205,7 @@ absl::StatusOr<ScoredItems> RunScore(Service* stub, const v1::ScoreRequest& requ
   const Interrupt::Watch watch(interrupt, &context);
   context.AddMetadata(kPrefixHeader, PrefixKey(request));
   const auto reader = (*stub)->Score(&context, request);
+  absl::Status item_error;  // the first one
   v1::ScoreReply reply;
   while (reader->Read(&reply)) {
     if (reply.has_tokens()) {
@@ -219,11 +220,15 @@ absl::StatusOr<ScoredItems> RunScore(Service* stub, const v1::ScoreRequest& requ
         --num_missing;
         on_score(score);
       }
+    } else if (reply.has_error()) {
+      item_error.Update(absl::Status(static_cast<absl::StatusCode>(reply.error().code()),
+                                     reply.error().message()));
     } else if (reply.has_finished() && finished != nullptr) {
       *finished = reply.finished();
     }
   }
   RETURN_IF_ERROR(ToStatus(reader->Finish()));
+  RETURN_IF_ERROR(item_error);
   if (num_missing != 0) {
     return absl::InternalError(StrCat("the server left out ", num_missing, " scores"));
   }

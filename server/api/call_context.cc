@@ -160,7 +160,8 @@ void CallContext::End(const absl::Status& status) {
     end.finish = finish_;
     end.stats = stats_;
     if (permit_) permit_->ReleaseKey();
-    if (key_ != nullptr && absl::IsResourceExhausted(reported)) key_->CountRejection();
+    const bool is_limit = absl::IsResourceExhausted(reported) || absl::IsPermissionDenied(reported);
+    if (key_ != nullptr && is_limit) key_->CountRejection();
   }
   if (metadata_.kind) {
     end.kind = *metadata_.kind;

@@ -114,7 +114,7 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& contex
   }
   ASSIGN_OR_RETURN(auto ids, EncodeField("chat", *text, context, {}));
   // A template may write BOS itself, and a role table says all that is written.
-  const std::vector<int32_t> bos = BosOf(checkpoint);
+  const std::vector<int32_t> bos = context.add_bos ? BosOf(checkpoint) : std::vector<int32_t>();
   const bool needs_bos = !bos.empty() && !checkpoint.chat_template->IsRoleTable() &&
                          (ids.empty() || ids.front() != bos.front());
   if (needs_bos) ids.insert(ids.begin(), bos.begin(), bos.end());
@@ -690,8 +690,16 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
   int64_t num_repeat_bytes = 0;
   int64_t num_tokens = 0;
   for (int i = 0; i < message.items_size(); ++i) {
-    ASSIGN_OR_RETURN(Request request,
-                     ItemReader(message.items(i), i, context).Read(&num_repeat_bytes));
+    absl::StatusOr<Request> read = ItemReader(message.items(i), i, context).Read(&num_repeat_bytes);
+    if (!read.ok()) {
+      const bool is_of_item =
+          absl::IsInvalidArgument(read.status()) || absl::IsFailedPrecondition(read.status());
+      // Not a limit of the whole call.
+      if (!is_of_item || num_repeat_bytes > limits::kMaxScoreRepeatBytes) return read.status();
+      parsed.errors.emplace(i, read.status());
+      continue;
+    }
+    Request& request = *read;
     request.priority = shared.priority;
     request.use_prefix_cache = shared.use_prefix_cache;
     request.cache_salt = shared.cache_salt;
@@ -708,6 +716,7 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
       parsed.item_indices.push_back(i);
     }
   }
+  if (parsed.items.empty()) return parsed.errors.begin()->second;
   return parsed;
 }
 

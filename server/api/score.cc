@@ -1,7 +1,9 @@
 #include "server/api/score.h"
 
+#include <string>
 #include <utility>
 
+#include "base/quote.h"
 #include "base/status_macros.h"
 #include "server/api/parse_request.h"
 #include "server/loaded_model.h"
@@ -12,8 +14,10 @@ absl::StatusOr<std::vector<SubRequest>> ScoreMethod::Parse() {
   ASSIGN_OR_RETURN(ParsedScore parsed, ParseScore(request, Context().MakeParseContext()));
   tokenizer_ = Context().Model().GetCheckpoint().tokenizer.get();
   item_indices_ = std::move(parsed.item_indices);
+  errors_ = std::move(parsed.errors);
   request.clear_items();  // frees the memory: the parsed items are what remains of them
   Context().AddLogFields({{"num_items", parsed.items.size()}});
+  if (!errors_.empty()) Context().AddLogFields({{"num_bad_items", errors_.size()}});
   return Items(std::move(parsed.items));
 }
 
@@ -49,6 +53,15 @@ void ScoreMethod::OnResult(int item, EngineResult result) {
 
 void ScoreMethod::OnEnd(const absl::Status& status, const RequestStats& total) {
   if (!status.ok()) return;
+  for (const auto& [item, problem] : errors_) {
+    v1::ScoreReply reply;
+    v1::ScoreError& error = *reply.mutable_error();
+    error.set_item(item);
+    error.set_code(int(problem.code()));
+    error.set_message(
+        Shorten({problem.message().data(), problem.message().size()}, limits::kMaxErrorBytes));
+    Send(std::move(reply));
+  }
   v1::ScoreReply reply;
   reply.mutable_finished()->set_checkpoint_hash(Context().Model().GetCheckpoint().hash);
   SetFinished(total, reply.mutable_finished());

@@ -100,8 +100,12 @@ absl::StatusOr<RequestLease> KeyUsage::AddRequest(int num_sequences, int priorit
   const std::lock_guard lock(mutex_);
   const ClientLimits& limits = client_limits_;
   if (priority > limits.max_priority) {
-    return absl::ResourceExhaustedError(StrCat("priority = ", priority, " is over max-priority = ",
-                                               limits.max_priority, " of ", Description()));
+    return absl::PermissionDeniedError(StrCat("priority = ", priority, " is over max-priority = ",
+                                              limits.max_priority, " of ", Description()));
+  }
+  if (limits.max_sequences > 0 && num_sequences > limits.max_sequences) {
+    return absl::PermissionDeniedError(StrCat("n = ", num_sequences, " is over max-sequences = ",
+                                              limits.max_sequences, " of ", Description()));
   }
   if (limits.max_sequences > 0 && num_sequences_ + num_sequences > limits.max_sequences) {
     return absl::ResourceExhaustedError(

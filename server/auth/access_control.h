@@ -100,7 +100,8 @@ class KeyUsage : public std::enable_shared_from_this<KeyUsage> {
   void Release();
 
   // Counts a request of the engine until the lease ends.
-  // Errors  RESOURCE_EXHAUSTED: names the field, its value and the limit
+  // Errors  PERMISSION_DENIED: over a ceiling, so that no retry can pass; RESOURCE_EXHAUSTED: over
+  //         what the client's other requests leave. Both name the field, its value and the limit.
   absl::StatusOr<RequestLease> AddRequest(int num_sequences, int priority);
 
   // Takes the tokens that a call may use, before it uses any; none if the key has no limit now.

@@ -92,7 +92,7 @@ class ScoreCodec final : public HttpCodec {
       }
     } else if (reply.has_score()) {
       AddScore(reply.score());
-    } else {
+    } else if (reply.has_finished()) {
       usage_ = UsageJson(reply.finished().usage());
     }
   }
@@ -104,8 +104,12 @@ class ScoreCodec final : public HttpCodec {
                               ",\"system_fingerprint\":\"fp_", checkpoint.hash, "\",\"data\":[");
     for (size_t i = 0; i < scores_.size(); ++i) {
       if (i > 0) json += ',';
-      json +=
-          StrCat("{\"index\":", i, ",\"object\":\"score\",\"continuations\":[", scores_[i], "]}");
+      json += StrCat("{\"index\":", i, ",\"object\":\"score\",");
+      if (const auto bad = method_.Errors().find(int(i)); bad != method_.Errors().end()) {
+        json += ErrorJson(bad->second).substr(1);  // "error":{...}}
+      } else {
+        json += StrCat("\"continuations\":[", scores_[i], "]}");
+      }
     }
     scores_ = {};
     json += StrCat("],\"usage\":", usage_, ",\"receipt\":", Receipt(), "}");

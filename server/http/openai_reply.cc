@@ -55,7 +55,8 @@ std::string TokenFormat::Label(int32_t id) const {
     if (id == checkpoint->config.bos_id && !checkpoint->bos_token.empty()) {
       return checkpoint->bos_token;
     }
-    return StrCat("token_id:", id);
+    const std::string_view name = tokenizer->SpecialTokenName(id);
+    return name.empty() ? StrCat("token_id:", id) : std::string(name);
   }
   if (!FindInvalidUtf8(bytes)) return std::string(bytes);
   std::string label = "bytes:";

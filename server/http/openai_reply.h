@@ -27,9 +27,9 @@ struct TokenFormat {
 
   // Null: the checkpoint has none.
   const Tokenizer* GetTokenizer() const { return checkpoint->tokenizer.get(); }
-  // The token's bytes; the name of BOS and EOS, which have none ("</s>"); "bytes:\xe2\x80" if the
-  // bytes are not UTF-8; "token_id:17" without a tokenizer, with as_ids, and for other control
-  // tokens.
+  // The token's bytes; the name of a special token, which has none ("</s>"); "bytes:\xe2\x80" if
+  // the bytes are not UTF-8; "token_id:17" without a tokenizer, with as_ids, and for an id that is
+  // no token.
   std::string Label(int32_t id) const;
 };
 

@@ -55,7 +55,7 @@ constexpr std::array kGroups = std::to_array<Group>({
     {kServed, kEmbeddingBody, "input encoding_format pooling normalize apply_head"},
     {kServed, kAttentionBody, "prompt messages layers heads rows top_k statistics stream"},
     {kServed, kTokenizeBody, "prompt messages add_special_tokens return_token_strs"},
-    {kServed, kDetokenizeBody, "tokens"},
+    {kServed, kDetokenizeBody, "tokens skip_special_tokens"},
     {kServed, kMessage, "role content"},
     {kServed, kContentPart, "type text"},
     {kServed, kScoreItem, "context continuations"},

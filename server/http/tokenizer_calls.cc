@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<int32_t>> IdsOfText(const std::string& text, bool add
 }  // namespace
 
 absl::StatusOr<std::string> TokenizeJson(const HttpRequest& request, const CallContext& call) {
-  const ParseContext context = call.MakeParseContext();
+  ParseContext context = call.MakeParseContext();
   ASSIGN_OR_RETURN(const Json body, ParseJson(request.body, context.should_stop));
   const Checkpoint& checkpoint = *context.checkpoint;
   RETURN_IF_ERROR(CheckModelName(body, checkpoint));
@@ -70,6 +70,7 @@ absl::StatusOr<std::string> TokenizeJson(const HttpRequest& request, const CallC
   ASSIGN_OR_RETURN(const std::optional<std::string> prompt, fields.String("prompt"));
   ASSIGN_OR_RETURN(const std::optional<bool> special, fields.Bool("add_special_tokens"));
   ASSIGN_OR_RETURN(const std::optional<bool> strings, fields.Bool("return_token_strs"));
+  context.add_bos = special.value_or(true);
   const Json* messages = fields.Find("messages");
   if (prompt.has_value() == (messages != nullptr)) {
     return FieldError("prompt", "or messages must be set, and not both");
@@ -105,11 +106,14 @@ absl::StatusOr<std::string> DetokenizeJson(const HttpRequest& http, const CallCo
   const Json* tokens = fields.Find("tokens");
   if (tokens == nullptr) return FieldError("tokens", "is missing");
   ASSIGN_OR_RETURN(const auto ids, ReadIds("tokens", *tokens));
+  ASSIGN_OR_RETURN(const std::optional<bool> skips, fields.Bool("skip_special_tokens"));
   v1::DetokenizeRequest request;
   request.mutable_ids()->Assign(ids.begin(), ids.end());
   auto checked = ParseDetokenize(request, context);
   if (!checked.ok()) return WithHttpNames(checked.status(), "tokens");
-  return StrCat("{\"prompt\":", JsonString(Decode(*context.checkpoint->tokenizer, *checked)), "}");
+  // vLLM's default: the text has all that the ids say.
+  const std::string text = Decode(*context.checkpoint->tokenizer, *checked, skips.value_or(false));
+  return StrCat("{\"prompt\":", JsonString(text), "}");
 }
 
 absl::StatusOr<std::string> TokenizerInfoJson(const HttpRequest& /*request*/,

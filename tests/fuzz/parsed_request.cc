@@ -29,7 +29,7 @@ void CheckAscending(std::span<const int32_t> values, int end) {
 void CheckSampling(const SamplingParams& sampling) {
   LSSAR_CHECK(std::isfinite(sampling.temperature) && sampling.temperature >= 0);
   LSSAR_CHECK(sampling.top_k >= 0);
-  LSSAR_CHECK(sampling.top_p > 0 && sampling.top_p <= 1);
+  LSSAR_CHECK(sampling.top_p >= 0 && sampling.top_p <= 1);
   LSSAR_CHECK(sampling.min_p >= 0 && sampling.min_p <= 1);
   LSSAR_CHECK(std::isfinite(sampling.repetition_penalty) && sampling.repetition_penalty > 0);
   LSSAR_CHECK(std::abs(sampling.presence_penalty) <= 2);

@@ -89,7 +89,7 @@ class BadRequestTest(unittest.TestCase):
 
     def test_ranges_by_the_names_of_this_api(self) -> None:
         for field, value in (("temperature", -1), ("temperature", 1e30), ("top_p", 1.5),
-                             ("top_p", 0), ("top_k", -2), ("min_p", 2), ("n", 0), ("n", 17),
+                             ("top_p", -0.5), ("top_k", -2), ("min_p", 2), ("n", 0), ("n", 17),
                              ("logprobs", 21), ("logprobs", -1), ("max_tokens", -1),
                              ("max_tokens", 10**6), ("max_tokens", 2**63), ("min_tokens", 100),
                              ("presence_penalty", 3), ("frequency_penalty", -3),

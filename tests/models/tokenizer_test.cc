@@ -67,6 +67,23 @@ TEST(TokenizerTest, RoundTripsStreamedAndWhole) {
   }
 }
 
+TEST(TokenizerTest, SpecialTokensHaveTheirTextWhereTheyAreNotSkipped) {
+  const int32_t eos = 2, user = 4;  // a control piece and a user-defined one
+  EXPECT_EQ(Shipped().PieceBytes(eos), "");
+  EXPECT_EQ(Shipped().SpecialTokenName(eos), "</s>");
+  EXPECT_EQ(Shipped().SpecialTokenName(user), "") << Shipped().PieceBytes(user) << " has bytes";
+  EXPECT_EQ(Shipped().SpecialTokenName(Shipped().VocabSize() - 1), "");
+  std::vector<int32_t> ids = Shipped().Encode("The cat").value();
+  ids.insert(ids.begin(), eos);
+  ids.push_back(eos);
+  EXPECT_EQ(Decode(Shipped(), ids), "The cat");
+  EXPECT_EQ(Decode(Shipped(), ids, /*skips_special_tokens=*/false), "</s>The cat</s>");
+  // Half a character before a special token is no character.
+  ids = BytePieces("\xe2\x82");
+  ids.push_back(eos);
+  EXPECT_EQ(Decode(Shipped(), ids, /*skips_special_tokens=*/false), "\uFFFD</s>");
+}
+
 TEST(TokenizerTest, DecodesAsTheLibraryDoes) {
   const testing::SentencePieceLibrary library(
       testing::ReadFile(std::string(testing::kShippedModel) + "/tokenizer.model"));

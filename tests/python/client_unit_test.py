@@ -249,6 +249,15 @@ class Cases:
             with self.assertRaisesRegex(LssarError, 'from (a to b|b to a)'):
                 self.call(address, 'embed_many', ['a'] * 100)
 
+    def test_the_items_before_one_that_cannot_be_scored_are_there(self):
+        items = [('a', ['b']), ('c', ['dd']), ('bad', ['e']), ('f', ['g'])]
+        with serve(ScriptedService()) as address:
+            before = self.first(address, 'score_many', 2, items)
+            self.assertEqual([scores[0].logprob for scores in before], [-1, -2])
+            with self.assertRaisesRegex(LssarError, r'items\[2\].context is bad') as caught:
+                self.call(address, 'score_many', items)
+        self.assertEqual(caught.exception.code, 'INVALID_ARGUMENT')
+
     def test_a_missing_score_is_an_error(self):
         with serve(ScriptedService(left_out=[(0, 1)])) as address:
             with self.assertRaisesRegex(LssarError, 'left out 1'):

@@ -21,6 +21,7 @@ REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
                 'ray': HERE.parent / 'requirements-ray.txt',
                 'deployment': HERE.parent / 'requirements-deployment.txt',
                 'examples': HERE.parent / 'requirements-examples.txt',
+                'schemathesis': HERE.parent / 'requirements-schemathesis.txt',
                 'docs': HERE.parents[1] / 'docs' / 'requirements.txt'}
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'

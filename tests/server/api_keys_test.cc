@@ -334,7 +334,8 @@ TEST(KeyUsageTest, SequencesAreBoundedUntilTheRequestsEnd) {
   EXPECT_TRUE(usage->AddRequest(4, 0).ok());
   first = RequestLease();
   EXPECT_TRUE(usage->AddRequest(20, 0).ok());
-  EXPECT_FALSE(usage->AddRequest(21, 0).ok());
+  EXPECT_EQ(usage->AddRequest(21, 0).status(),
+            absl::PermissionDeniedError("n = 21 is over max-sequences = 20 of key alice"));
 }
 
 TEST(KeyUsageTest, WaitingRequestsAreBoundedUntilTheyAreAdmitted) {
@@ -360,7 +361,7 @@ TEST(KeyUsageTest, ThePriorityHasACeiling) {
   EXPECT_TRUE(usage->AddRequest(1, 2).ok());
   EXPECT_EQ(
       usage->AddRequest(1, 3).status(),
-      absl::ResourceExhaustedError("priority = 3 is over max-priority = 2 of client 192.0.2.1"));
+      absl::PermissionDeniedError("priority = 3 is over max-priority = 2 of client 192.0.2.1"));
   usage->SetLimits({.max_priority = 3}, {.max_priority = 2});
   EXPECT_TRUE(usage->AddRequest(1, 3).ok()) << "the key's own limit";
 }

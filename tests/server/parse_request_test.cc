@@ -218,8 +218,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad("TemperatureInf", &S::set_temperature, kInf, "sampling.temperature is inf;"),
         Bad("TopKLow", &S::set_top_k, -1, "sampling.top_k is -1; it must be in [0, 4096]"),
         Bad("TopKHigh", &S::set_top_k, 4097, "sampling.top_k is 4097;"),
-        Bad("TopPZero", &S::set_top_p, 0.0f, "sampling.top_p is 0; it must be in (0, 1]"),
-        Bad("TopPHigh", &S::set_top_p, 1.5f, "sampling.top_p is 1.5; it must be in (0, 1]"),
+        Bad("TopPLow", &S::set_top_p, -0.25f, "sampling.top_p is -0.25; it must be in [0, 1]"),
+        Bad("TopPHigh", &S::set_top_p, 1.5f, "sampling.top_p is 1.5; it must be in [0, 1]"),
         Bad("TopPNan", &S::set_top_p, kNan, "sampling.top_p is nan;"),
         Bad("MinPLow", &S::set_min_p, -0.25f, "sampling.min_p is -0.25; it must be in [0, 1]"),
         Bad("MinPHigh", &S::set_min_p, 1.25f, "sampling.min_p is 1.25;"),
@@ -420,7 +420,7 @@ void CheckPromises(const ParsedGenerate& call) {
   ASSERT_GE(params.max_tokens, 1);
   ASSERT_LE(std::ssize(call.request.prompt) + params.max_tokens, kMaxModelLen);
   ASSERT_GE(params.sampling.temperature, 0.0f);
-  ASSERT_GT(params.sampling.top_p, 0.0f);
+  ASSERT_GE(params.sampling.top_p, 0.0f);
   ASSERT_LE(params.sampling.top_p, 1.0f);
   ASSERT_GT(params.sampling.repetition_penalty, 0.0f);
   ASSERT_GE(params.num_choices, 1);

@@ -47,6 +47,29 @@ TEST_F(ParseScoreTest, ScoreMovesTrailingSpaceToTheContinuation) {
   EXPECT_EQ(wide->items[0].prompt, plain->items[0].prompt);
 }
 
+TEST_F(ParseScoreTest, AnItemThatCannotBeScoredLeavesTheOthers) {
+  v1::ScoreRequest request = PairRequest("The cat", " sat");
+  *request.add_items() = PairRequest("The cat", "").items(0);
+  *request.add_items() = PairRequest("The dog", " ran").items(0);
+  const auto call = ParseScore(request, Context());
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_THAT(call->item_indices, ElementsAre(0, 2));
+  EXPECT_EQ(call->items[1].prompt, WithBos(Encode("The dog")));
+  ASSERT_EQ(call->errors.size(), 1u);
+  EXPECT_EQ(call->errors.at(1),
+            absl::InvalidArgumentError(
+                "items[1].continuations[0] adds no token to the context; it must add at least 1"));
+  // What the whole call is over is no error of one item.
+  request.mutable_items(0)->mutable_continuations(0)->set_text("");
+  request.mutable_items(2)->mutable_continuations(0)->set_text("");
+  EXPECT_EQ(ParseScore(request, Context()).status(),
+            absl::InvalidArgumentError(
+                "items[0].continuations[0] adds no token to the context; it must add at least 1"));
+  request.set_priority(11);
+  EXPECT_THAT(std::string(ParseScore(request, Context()).status().message()),
+              HasSubstr("priority is 11"));
+}
+
 TEST_F(ParseScoreTest, AnEmptyContextIsReplacedByBos) {
   for (const char* context : {"", "  "}) {
     const auto call = ParseScore(PairRequest(context, "Hello"), Context());

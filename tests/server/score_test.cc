@@ -145,13 +145,48 @@ TEST(ScoreTest, ACancelledCallIsRemovedFromTheEngine) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-TEST(ScoreTest, AnInvalidLaterItemFailsBeforeTheFirstMessage) {
+TEST(ScoreTest, AnInvalidItemIsItsOwnError) {
   TestServer server;
-  v1::ScoreRequest request = Request(5, 1);
-  request.mutable_items(4)->mutable_continuations(0)->mutable_tokens()->add_ids(4096);
+  const Scored all_good = Score(server.Stub(), Request(5, 2));
+  ASSERT_TRUE(all_good.status.ok()) << all_good.status.error_message();
+  v1::ScoreRequest request = Request(5, 2);
+  for (const int item : {0, 3}) {
+    request.mutable_items(item)->mutable_continuations(1)->mutable_tokens()->add_ids(4096);
+  }
+  const Scored scored = Score(server.Stub(), request);
+  ASSERT_TRUE(scored.status.ok()) << scored.status.error_message();
+  std::map<int, v1::ScoreError> errors;
+  for (const v1::ScoreReply& reply : scored.replies) {
+    if (reply.has_error()) errors[reply.error().item()] = reply.error();
+  }
+  ASSERT_EQ(errors.size(), 2u);
+  for (const int item : {0, 3}) {
+    EXPECT_EQ(errors[item].code(), int(grpc::StatusCode::INVALID_ARGUMENT));
+    EXPECT_EQ(errors[item].message(), "items[" + std::to_string(item) +
+                                          "].continuations[1].tokens.ids[2] is 4096; it must be in "
+                                          "[0, 4096)");
+  }
+  EXPECT_TRUE(scored.replies.back().has_finished());
+  // The others have the bits of a call without bad items.
+  std::vector<std::string> expected, seen;
+  for (const v1::ContinuationScore& score : all_good.Scores()) {
+    if (score.item() != 0 && score.item() != 3) expected.push_back(score.SerializeAsString());
+  }
+  for (const v1::ContinuationScore& score : scored.Scores()) {
+    seen.push_back(score.SerializeAsString());
+  }
+  EXPECT_THAT(seen, ::testing::UnorderedElementsAreArray(expected));
+}
+
+TEST(ScoreTest, WhereNoItemCanBeScoredTheCallFails) {
+  TestServer server;
+  v1::ScoreRequest request = Request(3, 1);
+  for (v1::ScoreItem& item : *request.mutable_items()) {
+    item.mutable_continuations(0)->mutable_tokens()->add_ids(-1);
+  }
   const Scored scored = Score(server.Stub(), request);
   EXPECT_EQ(scored.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(scored.status.error_message(), HasSubstr("items[4].continuations[0].tokens.ids[1]"));
+  EXPECT_THAT(scored.status.error_message(), HasSubstr("items[0].continuations[0].tokens.ids[1]"));
   EXPECT_TRUE(scored.replies.empty());
 }
 

@@ -99,6 +99,7 @@ std::vector<std::string> Ordered(const std::vector<Reply>& replies) {
 
 int IndexOf(const v1::ScoreReply& reply) {
   if (reply.has_finished()) return std::numeric_limits<int>::max();
+  if (reply.has_error()) return reply.error().item();
   return reply.has_score() ? reply.score().item() : reply.tokens().item();
 }
 int IndexOf(const v1::EmbedReply& reply) {

@@ -81,7 +81,7 @@ class Joiner:
         self._scores: list[types.ContinuationScore] = []
         self._checkpoint = _requests.CheckpointCheck()
 
-    def join(self, part: Part, results: list[list[types.ContinuationScore]],
+    def join(self, part: Part, results: Iterable[list[types.ContinuationScore]],
              checkpoint_hash: str) -> Iterator[list[types.ContinuationScore]]:
         """Yields the scores of each item that is complete. Errors: LssarError ABORTED."""
         self._checkpoint.check(checkpoint_hash)
@@ -110,7 +110,7 @@ class ScoredPart:
         self._replies.add(reply)
 
     def results(self) -> Iterable[list[types.ContinuationScore]]:
-        """The scores of each item that is complete. Errors: LssarError INTERNAL, ABORTED."""
+        """The scores of each item that is complete. Errors: those of ScoreReplies; ABORTED."""
         return self._joiner.join(self._part, self._replies.results(),
                                  self._replies.checkpoint_hash)
 

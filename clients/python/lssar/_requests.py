@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+import grpc
 from google.protobuf.message import Message as ProtoMessage
 
 from lssar.v1 import inference_pb2 as pb
@@ -365,6 +366,10 @@ class EmbedReplies:
         return [types.Embedding(tuple(vectors)) for vectors in self._vectors]
 
 
+def _status_name(code: int) -> str:
+    return next((each.name for each in grpc.StatusCode if each.value[0] == code), 'UNKNOWN')
+
+
 class ScoreReplies:
     """Collects the replies to one ScoreRequest."""
 
@@ -372,6 +377,7 @@ class ScoreReplies:
         self._sizes = [len(item.continuations) for item in request.items]
         self._tokens: dict[tuple[int, int], list[types.Token]] = {}
         self._scores: dict[tuple[int, int], types.ContinuationScore] = {}
+        self._errors: dict[int, types.LssarError] = {}
         self.checkpoint_hash = ''
 
     def add(self, reply: pb.ScoreReply) -> None:
@@ -386,15 +392,23 @@ class ScoreReplies:
             self._scores[key] = types.ContinuationScore(
                 score.logprob, score.num_tokens, score.num_bytes, score.is_greedy,
                 tuple(self._tokens.pop(key, ())))
+        elif event == 'error':
+            self._errors[reply.error.item] = types.LssarError(
+                _status_name(reply.error.code), reply.error.message)
         elif event == 'finished':
             self.checkpoint_hash = reply.finished.checkpoint_hash
 
-    def results(self) -> list[list[types.ContinuationScore]]:
-        """[item][continuation]. Errors: LssarError INTERNAL where a score is missing."""
-        num_missing = sum(self._sizes) - len(self._scores)
+    def results(self) -> Iterator[list[types.ContinuationScore]]:
+        """[item][continuation]. Errors: LssarError of the first item that cannot be scored, when
+        its turn comes; INTERNAL where a score is missing."""
+        num_missing = sum(size for i, size in enumerate(self._sizes) if i not in self._errors)
+        num_missing -= len(self._scores)
         if num_missing:
             raise types.LssarError('INTERNAL', f'the server left out {num_missing} scores')
-        return [[self._scores[i, j] for j in range(size)] for i, size in enumerate(self._sizes)]
+        for i, size in enumerate(self._sizes):
+            if i in self._errors:
+                raise self._errors[i]
+            yield [self._scores[i, j] for j in range(size)]
 
 
 class AttentionReplies:

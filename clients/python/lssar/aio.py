@@ -130,12 +130,12 @@ async def _in_order(calls: AsyncIterable[_Pending[Request, Reply, T]], items: ob
     bar = _batches.Progress[T](items, progress, name)
     window: collections.deque[_Pending[Request, Reply, T]] = collections.deque()
 
-    async def results() -> list[T]:
+    async def results() -> Iterable[T]:
         call, collector = window[0]
         async for reply in call.replies():
             collector.add(reply)
         window.popleft()
-        return list(collector.results())
+        return collector.results()
 
     try:
         async for each in calls:
@@ -315,7 +315,7 @@ class AsyncClient:
 
         Sends the items in calls of at most 64 and holds at most two calls of them, so the list
         may have any length, and each item any number of continuations. timeout_s applies to each
-        call.
+        call. Raises LssarError at the first item that cannot be scored.
 
         Args:
             items: any iterable or asynchronous iterable of (context, continuations).
@@ -425,9 +425,11 @@ class AsyncClient:
             request.add_bos = add_bos
         return list((await self._unary(self._tokenize, request, options)).ids)
 
-    async def detokenize(self, ids: types.TokenIds, **options: Unpack[types.CallOptions]) -> str:
+    async def detokenize(self, ids: types.TokenIds, *, skip_special_tokens: bool = True,
+                         **options: Unpack[types.CallOptions]) -> str:
         """Returns text. Bytes that are not UTF-8 become U+FFFD."""
-        request = pb.DetokenizeRequest(ids=_requests.token_ids(ids, 'ids'))
+        request = pb.DetokenizeRequest(ids=_requests.token_ids(ids, 'ids'),
+                                       skip_special_tokens=skip_special_tokens)
         return (await self._unary(self._detokenize, request, options)).text
 
     async def get_info(self, **options: Unpack[types.CallOptions]) -> types.ServerInfo:

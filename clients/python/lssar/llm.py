@@ -183,9 +183,10 @@ class LLM:
         """Token ids."""
         return self._guard(lambda: self._client.tokenize(text, add_bos=add_bos))
 
-    def decode(self, ids: types.TokenIds) -> str:
+    def decode(self, ids: types.TokenIds, *, skip_special_tokens: bool = True) -> str:
         """Text of token ids."""
-        return self._guard(lambda: self._client.detokenize(ids))
+        return self._guard(
+            lambda: self._client.detokenize(ids, skip_special_tokens=skip_special_tokens))
 
     @property
     def info(self) -> types.ServerInfo:

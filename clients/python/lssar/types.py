@@ -63,7 +63,7 @@ class SamplingOptions(TypedDict, total=False):
 
     temperature: float  # [0, 100]; 0 is greedy; default 1
     top_k: int  # [0, vocab_size]; 0 is off; default 0
-    top_p: float  # (0, 1]; default 1
+    top_p: float  # [0, 1]; default 1
     min_p: float  # [0, 1]: least probability relative to the best token's; default 0
     repetition_penalty: float  # (0, 10], over prompt and output; default 1
     presence_penalty: float  # [-2, 2], once for each id in the output; default 0
