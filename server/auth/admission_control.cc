@@ -79,7 +79,7 @@ absl::StatusOr<AdmissionPermit> AdmissionControl::AddCall(AbortCallback abort) {
                                                " running calls (--max-calls ", max_calls_, ")"));
   }
   const uint64_t id = next_id_++;
-  running_.emplace(id, std::move(abort));
+  running_.emplace(id, RunningCall{.abort = std::move(abort), .model = model_});
   return AdmissionPermit(this, model_, id);
 }
 
@@ -96,11 +96,6 @@ absl::Status AdmissionControl::LockedReadiness() const {
   return absl::OkStatus();
 }
 
-LoadedModel* AdmissionControl::Model() const {
-  const std::lock_guard lock(mutex_);
-  return model_;
-}
-
 void AdmissionControl::Open(LoadedModel* model) {
   const std::lock_guard lock(mutex_);
   model_ = model;
@@ -112,29 +107,41 @@ void AdmissionControl::Close(absl::Status reason) {
 }
 
 void AdmissionControl::AbortAll(const absl::Status& reason) {
-  std::map<uint64_t, AbortCallback> running;
+  std::map<uint64_t, RunningCall> running;
   {
     const std::lock_guard lock(mutex_);
     running = running_;
   }
   // Without the lock: a call that ends removes itself.
-  for (const auto& [id, abort] : running) {
-    if (abort) abort(reason);
+  for (const auto& [id, call] : running) {
+    if (call.abort) call.abort(reason);
   }
 }
 
-bool AdmissionControl::WaitUntilIdle(absl::Duration limit) {
+template <typename Condition>
+bool AdmissionControl::WaitUntil(absl::Duration limit, const Condition& condition) {
   std::unique_lock lock(mutex_);
   // Capped: now + limit must not overflow the clock.
   const auto capped = absl::ToChronoMilliseconds(std::min(limit, absl::Hours(24)));
-  return idle_.wait_for(lock, capped, [this] { return running_.empty(); });
+  return ended_.wait_for(lock, capped, condition);
+}
+
+bool AdmissionControl::WaitUntilIdle(absl::Duration limit) {
+  return WaitUntil(limit, [this] { return running_.empty(); });
+}
+
+bool AdmissionControl::WaitUntilUnused(const LoadedModel* model, absl::Duration limit) {
+  return WaitUntil(limit, [this, model] {
+    return std::none_of(running_.begin(), running_.end(),
+                        [model](const auto& call) { return call.second.model == model; });
+  });
 }
 
 void AdmissionControl::RemoveCall(uint64_t id) {
   // Notifies under the lock: the waiter may destroy this as soon as no call is left.
   const std::lock_guard lock(mutex_);
   running_.erase(id);
-  if (running_.empty()) idle_.notify_all();
+  ended_.notify_all();
 }
 
 }  // namespace lssar

@@ -90,7 +90,8 @@ class AdmissionControl {
     return access_->Authenticate(authorization, role).status();
   }
 
-  // Starts to admit calls. `model` must outlive every permit.
+  // Starts to admit calls, or goes on with another model. `model` must outlive the permits that are
+  // given out until the next Open.
   void Open(LoadedModel* model);
   // Stops admitting calls; new ones get `reason` (UNAVAILABLE). The last reason applies.
   void Close(absl::Status reason);
@@ -99,11 +100,11 @@ class AdmissionControl {
 
   // OK if calls are admitted. UNAVAILABLE: loading, or the reason given to Close.
   absl::Status Readiness() const;
-  // Null while the model is loading.
-  LoadedModel* Model() const;
 
   // Waits until no permit is left. False if `limit` passes first.
   bool WaitUntilIdle(absl::Duration limit);
+  // The same for the permits of one model, which Open has replaced.
+  bool WaitUntilUnused(const LoadedModel* model, absl::Duration limit);
 
  private:
   friend class AdmissionPermit;
@@ -111,15 +112,21 @@ class AdmissionControl {
   absl::Status LockedReadiness() const;
   absl::StatusOr<AdmissionPermit> AddCall(AbortCallback abort);
   void RemoveCall(uint64_t id);
+  template <typename Condition>
+  bool WaitUntil(absl::Duration limit, const Condition& condition);
 
   const int max_calls_;
   AccessControl* const access_;
   mutable std::mutex mutex_;
-  std::condition_variable idle_;
-  LoadedModel* model_ = nullptr;  // null: loading
-  absl::Status closed_;           // OK: not closed
+  std::condition_variable ended_;  // a call
+  LoadedModel* model_ = nullptr;   // null: loading
+  absl::Status closed_;            // OK: not closed
   uint64_t next_id_ = 0;
-  std::map<uint64_t, AbortCallback> running_;
+  struct RunningCall {
+    AbortCallback abort;
+    const LoadedModel* model;
+  };
+  std::map<uint64_t, RunningCall> running_;
 };
 
 }  // namespace lssar

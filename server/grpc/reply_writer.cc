@@ -69,6 +69,11 @@ void ReplyWriter::EndBatch() {
   Wake();
 }
 
+void ReplyWriter::ForgetEngineThread() {
+  const std::lock_guard lock(mutex_);
+  engine_thread_ = {};
+}
+
 // A wake-up counts as a call: it uses the queue.
 bool ReplyWriter::MustWake() {
   if (is_stopped_ || std::exchange(will_write_, true)) return false;

@@ -66,6 +66,8 @@ class ReplyWriter {
   // The engine has handed out the results of a step. The engine's thread.
   // Cost  one wake-up if a stream is scheduled and the loop's thread sleeps
   void EndBatch();
+  // An engine has ended: its thread's id may come again, of a thread that calls no EndBatch.
+  void ForgetEngineThread();
 
  private:
   void Run();

@@ -47,6 +47,7 @@ TEST(ServerMetricsTest, ThePageMatchesTheGoldenFile) {
       .is_ready = true,
       .max_calls = 1024,
       .certificate_end = absl::FromUnixSeconds(2'000'000'000),
+      .has_failed_reload = true,
       .keys = {{"alice", {.num_calls = 3, .num_refused = 1, .num_tokens = 500}}, {"bob", {}}},
       .model = ServerStatus::Model{.name = "lssar-6m",
                                    .checkpoint_hash = "0123456789abcdef",
@@ -71,6 +72,7 @@ TEST(ServerMetricsTest, WhileLoadingThereIsNoModel) {
   EXPECT_EQ(ValueOf(text, "lssar_state{state=\"loading\"}"), "1");
   EXPECT_EQ(ValueOf(text, "lssar_state{state=\"serving\"}"), "0");
   EXPECT_EQ(ValueOf(text, "lssar_ready"), "0");
+  EXPECT_EQ(ValueOf(text, "lssar_last_reload_successful"), "1");
   for (const char* absent :
        {"lssar_max_model_len", "lssar_tls_certificate_end_timestamp_seconds"}) {
     EXPECT_EQ(ValueOf(text, absent), "none");
