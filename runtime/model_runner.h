@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "models/language_model.h"
 #include "runtime/attention_sampler.h"
 #include "runtime/scheduler.h"
@@ -58,7 +59,13 @@ class ModelRunner {
   int PositionOf(int32_t sequence_idx, int32_t token_idx) const;
   void RequestSamples(std::span<const ScheduledSequence> scheduled);
   void CountTokens(std::span<const ScheduledSequence> scheduled);
-  void DeliverResults(std::span<ScheduledSequence> scheduled);
+  absl::Status DeliverResults(std::span<ScheduledSequence> scheduled);
+  // The logits of batch_.logits_indices[index], which its task wants; those of the tokens after it
+  // are fetched with them.
+  absl::StatusOr<std::span<const float>> LogitsOf(size_t index);
+  void AddHiddenRow(int row, int32_t sequence_idx, std::span<const int32_t> layers);
+  // Gives the captures of hidden_runs_ their memory, and adds them to the batch.
+  void PlaceHiddenRuns();
   absl::Status DeliverHiddenStates(std::span<ScheduledSequence> scheduled);
 
   LanguageModel* const model_;
@@ -70,8 +77,17 @@ class ModelRunner {
   ForwardBatch batch_;
   std::vector<AttentionStats> attention_;  // one for each scheduled sequence
   std::vector<SampleRequest> requests_;    // one for each of batch_.logits_indices
-  std::vector<float> hidden_;              // [batch_.hidden_indices.size(), hidden_size]
-  std::vector<SampleResult> results_;      // never shrinks: elements reuse their lists
+  struct HiddenRun {
+    int32_t sequence_idx = 0;
+    HiddenCapture rows;
+  };
+  std::vector<HiddenRun> hidden_runs_;
+  std::vector<float> final_states_;     // [batch_.hidden_indices.size(), hidden_size]
+  std::vector<float> residual_states_;  // of the captures of hidden_runs_
+  std::vector<float> token_states_;     // [layers, hidden_size], of one token
+  std::vector<float> logits_;           // of batch_.logits_indices from first_logits_ on
+  size_t first_logits_ = 0;
+  std::vector<SampleResult> results_;  // never shrinks: elements reuse their lists
 };
 
 }  // namespace lssar

@@ -3,6 +3,7 @@
 #define LSSAR_RUNTIME_REQUEST_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "kernels/attention_spec.h"
 #include "kernels/ops.h"
 #include "kernels/sampling.h"
+#include "models/language_model.h"
 #include "runtime/attention_statistics.h"
 #include "runtime/limits.h"
 
@@ -39,6 +41,9 @@ struct GenerateParams {
 struct ScoreParams {
   std::vector<std::vector<int32_t>> continuations = {};  // each >= 1 token
   int num_logprobs = 0;                                  // N best besides the token itself
+  // Log-probabilities at each position besides those: of these ids, or of the whole vocabulary.
+  std::vector<int32_t> logprob_ids = {};
+  bool full_distribution = false;  // then logprob_ids is empty
   // ContinuationScore::index of each continuation; empty: 0, 1, ...
   std::vector<int> indices = {};
 };
@@ -59,9 +64,13 @@ enum class Pooling : uint8_t {
   kToken,  // every token's vector
 };
 
-// Hidden states of the prompt after the final norm.
+// Hidden states of the prompt.
 struct EmbedParams {
   Pooling pooling = Pooling::kLast;
+  // In the order of the results, without repeats, >= 1: kFinalNorm, or 0 to num_hidden_layers.
+  std::vector<int32_t> layers = {kFinalNorm};
+  // Of the tokens for kMean and kToken: ascending, without repeats; empty: all.
+  std::vector<int32_t> positions = {};
   bool apply_head = false;  // the regression head's outputs in place of the hidden states
   bool normalize = false;   // to L2 norm 1, after pooling and head
 };
@@ -70,6 +79,13 @@ struct EmbedParams {
 struct AttentionOverride {
   std::vector<AttentionSpec> layers = {};  // of each layer
   std::string name = {};                   // DescribeAttention of them: equal if they are
+};
+
+// What is added to the residual stream of one request.
+struct Steering {
+  std::vector<SteeringVector> vectors = {};  // >= 1
+  std::string description = {};              // for receipts
+  std::string name = {};  // equal if the vectors and the request's attention are (PrefixRoot)
 };
 
 // A validated request: every field is in its range (server/api/parse_request.h checks user input).
@@ -84,6 +100,8 @@ struct Request {
   std::string cache_salt = {};  // pages are shared only among requests with equal salts
   // Unset: the checkpoint's own. Pages are shared only among requests with equal attention.
   std::optional<AttentionOverride> attention = {};
+  // Null: none. Pages are shared only among requests with equal steering.
+  std::shared_ptr<const Steering> steering = {};
 
   // `params` of one kind; null: the request is of another.
   GenerateParams* Generate() { return std::get_if<GenerateParams>(&params); }
@@ -95,8 +113,9 @@ struct Request {
   const EmbedParams* Embed() const { return std::get_if<EmbedParams>(&params); }
 };
 
-// For PrefixRoot; empty: the checkpoint's own attention.
-inline std::string_view AttentionName(const Request& request) {
+// For PrefixRoot: which function of the tokens K and V are; empty: the checkpoint's own.
+inline std::string_view FunctionName(const Request& request) {
+  if (request.steering != nullptr) return request.steering->name;
   return request.attention ? std::string_view(request.attention->name) : std::string_view();
 }
 
@@ -141,6 +160,15 @@ struct ContinuationScore {
   std::vector<TokenResult> tokens = {};
 };
 
+// Log-probabilities at consecutive positions of a continuation, of ScoreParams::logprob_ids or of
+// every id. They come before its ContinuationScore.
+struct LogprobBlock {
+  int index = 0;                   // of the continuation, as in ContinuationScore
+  int first = 0;                   // token of the continuation at the first position
+  int size = 0;                    // log-probabilities at a position
+  std::vector<float> values = {};  // [positions, size], nats
+};
+
 struct KeyWeight {
   int32_t key = 0;  // position
   float weight = 0;
@@ -158,20 +186,21 @@ struct RowWeights {
   std::vector<KeyWeight> keys = {};  // ascending positions
 };
 
-// Consecutive vectors of an embedding. kLast and kMean give one vector.
+// The vectors of consecutive tokens. kLast and kMean give those of one.
 struct EmbeddingBlock {
-  int first = 0;                   // index of the first vector: kToken's position
-  int size = 0;                    // floats in a vector: hidden_size or the head's outputs
-  std::vector<float> values = {};  // [number of vectors, size]
+  int first = 0;       // index of the first token: its position, or that of EmbedParams::positions
+  int num_layers = 1;  // vectors of a token
+  int size = 0;        // floats in a vector: hidden_size or the head's outputs
+  std::vector<float> values = {};  // [number of tokens, num_layers, size]
 };
 
-// Generate gives PromptDelta, before all else, and GenerateDelta. Score gives ContinuationScore.
-// Capture gives the rows of one step, ordered by row, then layer, then head; with statistics, once,
-// those of each head over all rows, ordered by layer, then head. Embed gives the vectors of one
-// step, in order.
+// Generate gives PromptDelta, before all else, and GenerateDelta. Score gives ContinuationScore,
+// and before it LogprobBlocks. Capture gives the rows of one step, ordered by row, then layer, then
+// head; with statistics, once, those of each head over all rows, ordered by layer, then head. Embed
+// gives the vectors of one step, in order.
 using EngineResult =
-    std::variant<GenerateDelta, PromptDelta, ContinuationScore, std::vector<RowWeights>,
-                 std::vector<HeadStatistics>, EmbeddingBlock>;
+    std::variant<GenerateDelta, PromptDelta, ContinuationScore, LogprobBlock,
+                 std::vector<RowWeights>, std::vector<HeadStatistics>, EmbeddingBlock>;
 
 // Counts of tokens, and times in microseconds.
 struct RequestStats {

@@ -84,7 +84,7 @@ void SequenceGroup::Start(int num_sequences, const Checkpoint& checkpoint, bool 
     if (use_prefix_cache) {
       sequence.prefix_root = PrefixRoot{.rope_base = sequence.rope_base,
                                         .salt = request.cache_salt,
-                                        .attention = AttentionName(request)};
+                                        .attention = FunctionName(request)};
     }
     if (&sequence != &sequences[0]) sequence.state = SequenceState::kWaitingForPrompt;
     sequence.num_prompt_tokens = required.num_tokens;
@@ -94,7 +94,7 @@ void SequenceGroup::Start(int num_sequences, const Checkpoint& checkpoint, bool 
   }
   switch (KindOf(request)) {
     case RequestKind::kGenerate: return AddGenerateTasks(checkpoint, this);
-    case RequestKind::kScore: return AddScoreTasks(this);
+    case RequestKind::kScore: return AddScoreTasks(checkpoint, this);
     case RequestKind::kCapture: return AddCaptureTasks(this);
     case RequestKind::kEmbed: return AddEmbedTasks(checkpoint, this);
   }
@@ -143,6 +143,7 @@ void Add(const AttentionStats& from, AttentionStats* to) {
 void SequenceTask::OnCachedScores(int, std::span<const TokenScore>) {}
 bool SequenceTask::NeedsHiddenState(const Sequence&, int) const { return false; }
 void SequenceTask::OnHiddenState(int, std::span<const float>) {}
+void SequenceTask::OnLogits(int, std::span<const float>) {}
 void SequenceTask::GetScores(int, std::span<TokenScore>) const {}
 int SequenceTask::MaxTokensInStep(const Sequence& sequence) const {
   return sequence.NumPendingTokens();

@@ -139,6 +139,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::LoadOn(std::unique_ptr
                                              std::move(engine), std::move(draft));
   model->SetSelfCheckFailure(std::move(self_check_failure));
   if (options.allow_attention_override) model->AllowAttentionOverride();
+  if (options.allow_steering) model->AllowSteering();
   return model;
 }
 

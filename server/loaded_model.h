@@ -44,6 +44,9 @@ class LoadedModel {
   // Requests may have an attention_override.
   bool AllowsAttentionOverride() const { return allows_attention_override_; }
   void AllowAttentionOverride() { allows_attention_override_ = true; }
+  // Requests may have steering.
+  bool AllowsSteering() const { return allows_steering_; }
+  void AllowSteering() { allows_steering_ = true; }
   // May be null in tests.
   Backend* GetBackend() const { return backend_.get(); }
   int MaxModelLen() const { return engine_->Options().max_model_len; }
@@ -57,6 +60,7 @@ class LoadedModel {
   std::string self_check_failure_, http_address_;
   std::unique_ptr<Engine> engine_;
   bool allows_attention_override_ = false;
+  bool allows_steering_ = false;
 };
 
 }  // namespace lssar

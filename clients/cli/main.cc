@@ -34,6 +34,7 @@ constexpr CommandEntry kCommands[] = {
     {"chat", "Chat with the model", MakeChatCommand},
     {"score", "Log-probability of continuations; loss by length", MakeScoreCommand},
     {"perplexity", "Perplexity of whole texts of any length", MakePerplexityCommand},
+    {"kl", "Distance of two models: KL over the vocabulary, by position", MakeKlCommand},
     {"sweep", "Loss by length for several powers p of the re-weighting", MakeSweepCommand},
     {"passkey", "Passkey retrieval: accuracy by length and depth", MakePasskeyCommand},
     {"embed", "Embedding vectors: hidden states of texts", MakeEmbedCommand},

@@ -1,5 +1,5 @@
-// `lssar figure`, `import`, `quantize`, `export` and `verify`: programs of the Python package. They
-// parse their arguments and print their help themselves.
+// `lssar figure`, `kl`, `import`, `quantize`, `export` and `verify`: programs of the Python
+// package. They parse their arguments and print their help themselves.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -19,6 +19,9 @@ namespace {
 
 constexpr PythonProgram kCheckpointProgram = {
     .script = "lssar-checkpoint", .module = "lssar.checkpoints.command", .extra = "import"};
+
+constexpr PythonProgram kKlProgram = {
+    .script = "lssar-kl", .module = "lssar.kl", .extra = "import"};
 
 // The lssar-server beside this program, for first sentences and verify.
 void NameServer() {
@@ -62,6 +65,10 @@ std::unique_ptr<Command> MakeCheckpointCommand() {
 
 std::unique_ptr<Command> MakeFigureCommand() {
   return std::make_unique<PythonCommand>(kFigureProgram, /*has_commands=*/false);
+}
+
+std::unique_ptr<Command> MakeKlCommand() {
+  return std::make_unique<PythonCommand>(kKlProgram, /*has_commands=*/false);
 }
 
 }  // namespace lssar::cli

@@ -1,17 +1,22 @@
 #include "clients/cli/request_flags.h"
 
+#include <cstring>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/read_file.h"
+#include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "clients/cli/argument_parser.h"
 #include "server/api/sampling_fields.h"
 
 namespace lssar::cli {
 namespace {
+
+constexpr size_t kMaxSteeringFileBytes = size_t{1} << 22;  // a million numbers
 
 absl::Status AddLogitBiases(const std::vector<std::string>& entries, v1::Sampling* sampling) {
   for (const std::string& entry : entries) {
@@ -26,6 +31,31 @@ absl::Status AddLogitBiases(const std::vector<std::string>& entries, v1::Samplin
     (*sampling->mutable_logit_bias())[id] = bias;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Steering> ReadSteeringEntry(const std::string& entry) {
+  const std::vector<std::string> parts = absl::StrSplit(entry, ':');
+  v1::Steering steering;
+  int32_t layer = 0, first_position = 0;
+  float scale = 1;
+  if (parts.size() < 2 || parts.size() > 4 || !absl::SimpleAtoi(parts[0], &layer) ||
+      (parts.size() > 2 && !absl::SimpleAtof(parts[2], &scale)) ||
+      (parts.size() > 3 && !absl::SimpleAtoi(parts[3], &first_position))) {
+    return absl::InvalidArgumentError(StrCat("--steer: '", entry,
+                                             "' is not LAYER:FILE[:SCALE[:FIRST_POSITION]], as in "
+                                             "3:direction.f32:1.5"));
+  }
+  steering.set_layer(layer);
+  steering.set_scale(scale);
+  steering.set_first_position(first_position);
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(parts[1], kMaxSteeringFileBytes));
+  if (bytes.empty() || bytes.size() % sizeof(float) != 0) {
+    return absl::InvalidArgumentError(StrCat("--steer: ", parts[1], " has ", bytes.size(),
+                                             " bytes; it must have 4 for each number (fp32)"));
+  }
+  steering.mutable_vector()->Resize(int(bytes.size() / sizeof(float)), 0);
+  std::memcpy(steering.mutable_vector()->mutable_data(), bytes.data(), bytes.size());
+  return steering;
 }
 
 void AddSamplingGroup(ArgumentParser* parser, SamplingFlags* flags) {
@@ -100,6 +130,26 @@ void AddQueueFlags(ArgumentParser* parser, SchedulingFlags* flags) {
       .Group(kGroup);
 }
 
+void AddSteeringFlags(ArgumentParser* parser, SteeringFlags* flags) {
+  parser
+      ->Add("--steer", flags->entries,
+            "add SCALE [default 1] times the vector in FILE, hidden_size fp32 numbers, to the "
+            "residual stream behind block LAYER (0: the embedding) from token FIRST [default 0] "
+            "on; repeatable")
+      .ValueName("LAYER:FILE[:SCALE[:FIRST]]")
+      .Group("Steering (a server allows it with --allow-steering)")
+      .OneValueEach();
+}
+
+absl::StatusOr<std::vector<v1::Steering>> ReadSteering(const SteeringFlags& flags) {
+  std::vector<v1::Steering> all;
+  for (const std::string& entry : flags.entries) {
+    ASSIGN_OR_RETURN(v1::Steering steering, ReadSteeringEntry(entry));
+    all.push_back(std::move(steering));
+  }
+  return all;
+}
+
 void AddSamplingFlags(ArgumentParser* parser, SamplingFlags* flags) {
   constexpr char kGroup[] = "Length and end";
   parser
@@ -134,6 +184,7 @@ void AddSamplingFlags(ArgumentParser* parser, SamplingFlags* flags) {
       .Group("Scheduling and prefix cache");
   AddSamplingGroup(parser, flags);
   AddSchedulingFlags(parser, &flags->scheduling);
+  AddSteeringFlags(parser, &flags->steering);
 }
 
 absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* request) {
@@ -151,6 +202,7 @@ absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* reques
   for (const std::string& stop : flags.stop_strings) request->add_stop_strings(stop);
   request->mutable_stop_token_ids()->Add(flags.stop_token_ids.begin(), flags.stop_token_ids.end());
   FillScheduling(flags.scheduling, request);
+  RETURN_IF_ERROR(FillSteering(flags.steering, request));
   return AddLogitBiases(flags.logit_biases, sampling);
 }
 

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -12,6 +15,7 @@
 
 #include "base/field_error.h"
 #include "base/quote.h"
+#include "base/sha256.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "kernels/two_planes.h"
@@ -174,6 +178,59 @@ absl::Status CheckCheckpoint(std::string_view hash, const Checkpoint& checkpoint
                                               Quote(checkpoint.hash)));
 }
 
+// After the request's attention.
+absl::Status ReadSteering(const google::protobuf::RepeatedPtrField<v1::Steering>& messages,
+                          const ParseContext& context, Request* request) {
+  if (messages.empty()) return absl::OkStatus();
+  if (!context.allow_steering) {
+    return absl::FailedPreconditionError(
+        "steering is set, and this server does not allow it (lssar-server --allow-steering)");
+  }
+  RETURN_IF_ERROR(CheckCount("steering", size_t(messages.size()), 0, limits::kMaxSteeringVectors));
+  const ModelConfig& config = context.checkpoint->config;
+  auto steering = std::make_shared<Steering>();
+  Sha256 hash_of_all;
+  for (int i = 0; i < messages.size(); ++i) {
+    const v1::Steering& message = messages[i];
+    const std::string field = StrCat("steering[", i, "]");
+    RETURN_IF_ERROR(CheckRange(field + ".layer", message.layer(), 0, config.num_hidden_layers));
+    RETURN_IF_ERROR(CheckRange(field + ".first_position", message.first_position(), 0,
+                               limits::kMaxModelLen.max));
+    if (message.vector_size() != config.hidden_size) {
+      return FieldError(field + ".vector",
+                        StrCat("has ", message.vector_size(),
+                               " numbers; it must have hidden_size = ", config.hidden_size));
+    }
+    const float scale = message.has_scale() ? message.scale() : 1.0f;
+    RETURN_IF_ERROR(
+        CheckRange(field + ".scale", scale, -limits::kMaxSteering, limits::kMaxSteering));
+    SteeringVector vector = {.layer = message.layer(), .first_position = message.first_position()};
+    for (int k = 0; k < message.vector_size(); ++k) {
+      const float value = scale * message.vector(k);
+      if (!(std::fabs(value) <= limits::kMaxSteering)) {
+        return FieldError(StrCat(field, ".vector[", k, "]"),
+                          StrCat("times scale is ", value, "; it must be in [-1e6, 1e6]"));
+      }
+      vector.values.push_back(value);
+    }
+    static_assert(std::endian::native == std::endian::little);
+    Sha256 hash;
+    hash.Add({reinterpret_cast<const char*>(message.vector().data()),
+              size_t(message.vector_size()) * sizeof(float)});
+    if (i > 0) steering->description += "; ";
+    steering->description += StrCat("layer ", message.layer(), " from position ",
+                                    message.first_position(), ": ", scale, " x ", hash.ShortHex());
+    const std::string where = StrCat(message.layer(), "/", message.first_position(), "/");
+    hash_of_all.Add(where);
+    hash_of_all.Add({reinterpret_cast<const char*>(vector.values.data()),
+                     vector.values.size() * sizeof(float)});
+    steering->vectors.push_back(std::move(vector));
+  }
+  steering->name = StrCat(FunctionName(*request), "/steering ", hash_of_all.Hex());
+  request->steering = std::move(steering);
+  return absl::OkStatus();
+}
+
 // `Message`: v1::GenerateRequest, v1::ScoreRequest, v1::EmbedRequest or
 // v1::CaptureAttentionRequest.
 template <typename Message>
@@ -182,6 +239,7 @@ absl::Status ReadSharing(const Message& message, const ParseContext& context, Re
   if (message.has_attention_override()) {
     RETURN_IF_ERROR(ReadAttentionOverride(message.attention_override(), context, request));
   }
+  RETURN_IF_ERROR(ReadSteering(message.steering(), context, request));
   request->priority = message.priority();
   if (message.has_use_prefix_cache()) request->use_prefix_cache = message.use_prefix_cache();
   request->cache_salt = message.cache_salt();
@@ -528,6 +586,31 @@ std::vector<Request> SplitByRopeBase(Request request, const ModelConfig& config)
   return requests;
 }
 
+// Ascending, without repeats.
+std::vector<int32_t> SortedUnique(std::vector<int32_t> entries) {
+  std::ranges::sort(entries);
+  const auto repeats = std::ranges::unique(entries);
+  entries.erase(repeats.begin(), repeats.end());
+  return entries;
+}
+
+// Reads positions in `text`, "the prompt", of n tokens: [-n, n), negative ones from the end.
+template <typename Entries>
+absl::StatusOr<std::vector<int32_t>> ReadPositions(const std::string& field, const Entries& entries,
+                                                   int num_tokens, const std::string& text) {
+  std::vector<int32_t> positions;
+  for (int i = 0; i < int(entries.size()); ++i) {
+    const int32_t position = entries[i];
+    if (position < -num_tokens || position >= num_tokens) {
+      return ValueError(StrCat(field, "[", i, "]"), position,
+                        StrCat("in [", -num_tokens, ", ", num_tokens, "): ", text, " has ",
+                               num_tokens, " tokens"));
+    }
+    positions.push_back(position < 0 ? position + num_tokens : position);
+  }
+  return SortedUnique(std::move(positions));
+}
+
 // Embed.
 
 absl::StatusOr<Pooling> ReadPooling(v1::Pooling pooling) {
@@ -539,6 +622,34 @@ absl::StatusOr<Pooling> ReadPooling(v1::Pooling pooling) {
     default:
       return ValueError("pooling", int(pooling), "POOLING_LAST, POOLING_MEAN or POOLING_TOKEN");
   }
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadHiddenLayers(const v1::EmbedRequest& message,
+                                                      const ModelConfig& config) {
+  if (message.layers().empty()) return std::vector<int32_t>{kFinalNorm};
+  const int num_blocks = config.num_hidden_layers;
+  std::vector<bool> is_chosen(size_t(num_blocks) + 2);
+  for (int i = 0; i < message.layers_size(); ++i) {
+    const int32_t layer = message.layers(i);
+    const std::string field = StrCat("layers[", i, "]");
+    if (layer < kFinalNorm || layer > num_blocks) {
+      return ValueError(field, layer,
+                        StrCat("in [-1, ", num_blocks, "]: -1 is the final norm, 0 the embedding, ",
+                               num_blocks, " the stream behind the last block"));
+    }
+    if (message.apply_head() && layer != kFinalNorm) {
+      return ValueError(field, layer, "-1 where apply_head is true: the head reads no other layer");
+    }
+    if (is_chosen[size_t(layer) + 1]) return ValueError(field, layer, "there once");
+    is_chosen[size_t(layer) + 1] = true;
+  }
+  const int64_t num_floats = int64_t{message.layers_size()} * config.hidden_size;
+  if (num_floats > limits::kMaxHiddenFloats) {
+    return FieldError("layers",
+                      StrCat("x hidden_size are ", message.layers_size(), " x ", config.hidden_size,
+                             "; they must be at most ", limits::kMaxHiddenFloats));
+  }
+  return std::vector<int32_t>(message.layers().begin(), message.layers().end());
 }
 
 absl::StatusOr<std::vector<int32_t>> ReadInput(const std::string& field,
@@ -561,14 +672,6 @@ absl::StatusOr<std::vector<int32_t>> ReadInput(const std::string& field,
 
 // CaptureAttention.
 
-// Ascending, without repeats.
-std::vector<int32_t> SortedUnique(std::vector<int32_t> entries) {
-  std::ranges::sort(entries);
-  const auto repeats = std::ranges::unique(entries);
-  entries.erase(repeats.begin(), repeats.end());
-  return entries;
-}
-
 // Reads indices in [0, count); an empty list selects all.
 template <typename Entries>
 absl::StatusOr<std::vector<int32_t>> ReadIndices(const std::string& field, const Entries& entries,
@@ -581,22 +684,6 @@ absl::StatusOr<std::vector<int32_t>> ReadIndices(const std::string& field, const
   }
   ASSIGN_OR_RETURN(auto chosen, CheckIds(field, entries, count));
   return SortedUnique(std::move(chosen));
-}
-
-template <typename Entries>
-absl::StatusOr<std::vector<int32_t>> ReadRows(const Entries& entries, int num_tokens) {
-  if (entries.empty()) return std::vector<int32_t>{num_tokens - 1};
-  std::vector<int32_t> rows;
-  for (int i = 0; i < int(entries.size()); ++i) {
-    const int32_t row = entries[i];
-    if (row < -num_tokens || row >= num_tokens) {
-      return ValueError(StrCat("rows[", i, "]"), row,
-                        StrCat("in [", -num_tokens, ", ", num_tokens, "): the prompt has ",
-                               num_tokens, " tokens"));
-    }
-    rows.push_back(row < 0 ? row + num_tokens : row);
-  }
-  return SortedUnique(std::move(rows));
 }
 
 // Bounds the number of keys of one row and of all rows.
@@ -647,6 +734,7 @@ ParseContext ContextOf(const LoadedModel& model, uint64_t default_seed) {
           .max_model_len = model.MaxModelLen(),
           .default_seed = default_seed,
           .allow_attention_override = model.AllowsAttentionOverride(),
+          .allow_steering = model.AllowsSteering(),
           .kv_cache_dtype = model.GetEngine().Options().kv_cache_dtype,
           .backend = model.GetBackend()};
 }
@@ -683,6 +771,15 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
                                        const ParseContext& context) {
   RETURN_IF_ERROR(CheckCount("items", size_t(message.items_size()), 1, limits::kMaxScoreItems));
   RETURN_IF_ERROR(CheckRange("top_logprobs", message.top_logprobs(), 0, limits::kMaxLogprobs));
+  RETURN_IF_ERROR(CheckCount("logprob_token_ids", size_t(message.logprob_token_ids_size()), 0,
+                             limits::kMaxLogprobIds));
+  ASSIGN_OR_RETURN(const std::vector<int32_t> logprob_ids,
+                   CheckIds("logprob_token_ids", message.logprob_token_ids(),
+                            context.checkpoint->config.vocab_size));
+  if (message.full_distribution() && !logprob_ids.empty()) {
+    return FieldError("logprob_token_ids",
+                      "is set; it must be empty where full_distribution is true, which has all");
+  }
   Request shared;
   RETURN_IF_ERROR(ReadSharing(message, context, &shared));
   ParsedScore parsed;
@@ -704,7 +801,10 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
     request.use_prefix_cache = shared.use_prefix_cache;
     request.cache_salt = shared.cache_salt;
     request.attention = shared.attention;
+    request.steering = shared.steering;
     request.Score()->num_logprobs = parsed.per_token ? message.top_logprobs() : 0;
+    request.Score()->logprob_ids = logprob_ids;
+    request.Score()->full_distribution = message.full_distribution();
     for (Request& part : SplitByRopeBase(std::move(request), context.checkpoint->config)) {
       num_tokens += NumPromptTokens(part);
       if (num_tokens > limits::kMaxScoreTokens) {
@@ -727,6 +827,15 @@ absl::StatusOr<std::vector<Request>> ParseEmbed(const v1::EmbedRequest& message,
   RETURN_IF_ERROR(ReadSharing(message, context, &shared));
   EmbedParams params{.apply_head = message.apply_head(), .normalize = message.normalize()};
   ASSIGN_OR_RETURN(params.pooling, ReadPooling(message.pooling()));
+  ASSIGN_OR_RETURN(params.layers, ReadHiddenLayers(message, context.checkpoint->config));
+  RETURN_IF_ERROR(
+      CheckCount("positions", size_t(message.positions_size()), 0, size_t(context.max_model_len)));
+  if (params.pooling == Pooling::kLast && !message.positions().empty()) {
+    return FieldError("positions", "is set; it may be set with POOLING_MEAN or POOLING_TOKEN");
+  }
+  if (!message.dtype().empty() && message.dtype() != "fp32" && message.dtype() != "fp16") {
+    return ValueError("dtype", Quote(message.dtype()), "\"fp32\" or \"fp16\"");
+  }
   if (params.apply_head && context.checkpoint->model->NumHeadOutputs() == 0) {
     return absl::FailedPreconditionError(StrCat("apply_head is true, but checkpoint ",
                                                 context.checkpoint->name,
@@ -734,9 +843,12 @@ absl::StatusOr<std::vector<Request>> ParseEmbed(const v1::EmbedRequest& message,
   }
   std::vector<Request> requests;
   for (int i = 0; i < message.inputs_size(); ++i) {
+    if (context.should_stop()) return absl::CancelledError("the call has ended");
     Request request = shared;
-    ASSIGN_OR_RETURN(request.prompt,
-                     ReadInput(StrCat("inputs[", i, "]"), message.inputs(i), context));
+    const std::string field = StrCat("inputs[", i, "]");
+    ASSIGN_OR_RETURN(request.prompt, ReadInput(field, message.inputs(i), context));
+    ASSIGN_OR_RETURN(params.positions, ReadPositions("positions", message.positions(),
+                                                     int(request.prompt.size()), field));
     request.params = params;
     requests.push_back(std::move(request));
   }
@@ -764,7 +876,11 @@ absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
                              " tokens; it must have at most max_model_len ", context.max_model_len),
                       "the prompt");
   }
-  ASSIGN_OR_RETURN(auto rows, ReadRows(message.rows(), int(prompt.ids.size())));
+  const int num_tokens = int(prompt.ids.size());
+  std::vector<int32_t> rows = {num_tokens - 1};
+  if (!message.rows().empty()) {
+    ASSIGN_OR_RETURN(rows, ReadPositions("rows", message.rows(), num_tokens, "the prompt"));
+  }
   request.prompt = std::move(prompt.ids);
   request.params = CaptureParams{.layers = std::move(layers),
                                  .heads = std::move(heads),

@@ -4,8 +4,8 @@
 //         "sampling.top_p is 1.5; it must be in [0, 1]"
 //         CANCELLED: ParseContext::should_stop returned true
 //         FAILED_PRECONDITION: the request needs a tokenizer, a chat template or a BOS that the
-//         checkpoint does not have; attention_override where the server does not allow it;
-//         another checkpoint_hash than this checkpoint's
+//         checkpoint does not have; attention_override or steering where the server does not allow
+//         it; another checkpoint_hash than this checkpoint's
 //         UNIMPLEMENTED: an attention_override that the backend does not compute
 #ifndef LSSAR_SERVER_API_PARSE_REQUEST_H_
 #define LSSAR_SERVER_API_PARSE_REQUEST_H_
@@ -35,6 +35,7 @@ struct ParseContext {
   uint64_t default_seed = 0;                           // for requests that set none
   int default_max_tokens = limits::kDefaultMaxTokens;  // the same; cut to what is left
   bool allow_attention_override = false;
+  bool allow_steering = false;
   DType kv_cache_dtype = DType::kF16;  // must serve an attention_override
   const Backend* backend = nullptr;    // must compute an attention_override; null: all are computed
   // Polled during long work; true ends it.

@@ -37,6 +37,7 @@ v1::Receipt MakeReceipt(const LoadedModel& model, const Request& request) {
   receipt.set_kv_cache_dtype(std::string(NameOf(model.GetEngine().Options().kv_cache_dtype)));
   receipt.set_attention(request.attention ? request.attention->name
                                           : DescribeAttention(checkpoint.config.attention));
+  if (request.steering != nullptr) receipt.set_steering(request.steering->description);
   if (const GenerateParams* const generate = request.Generate()) {
     *receipt.mutable_sampling() = ToMessage(generate->sampling);
     receipt.mutable_sampling()->set_seed(generate->sampling.seed);
@@ -54,6 +55,7 @@ std::string ReceiptJson(const LoadedModel& model, const std::vector<const Reques
                                  {"dtype", receipt.dtype()},
                                  {"kv_cache_dtype", receipt.kv_cache_dtype()},
                                  {"attention", receipt.attention()}};
+  if (!receipt.steering().empty()) json["steering"] = receipt.steering();
   if (receipt.has_sampling()) {
     json["sampling"] = SamplingJson(receipt.sampling());
     std::vector<uint64_t> seeds;

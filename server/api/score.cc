@@ -1,5 +1,6 @@
 #include "server/api/score.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -21,7 +22,28 @@ absl::StatusOr<std::vector<SubRequest>> ScoreMethod::Parse() {
   return Items(std::move(parsed.items));
 }
 
+void ScoreMethod::SendLogprobs(int item, const LogprobBlock& block) {
+  const auto size = size_t(block.size);
+  const size_t num_positions = block.values.size() / size;
+  const size_t positions_per_message = std::max(size_t{1}, limits::kMaxFloatsPerMessage / size);
+  for (size_t first = 0; first < num_positions; first += positions_per_message) {
+    const size_t end = std::min(num_positions, first + positions_per_message);
+    v1::ScoreReply reply;
+    v1::ScoreLogprobs& logprobs = *reply.mutable_logprobs();
+    logprobs.set_item(item);
+    logprobs.set_continuation(block.index);
+    logprobs.set_first(block.first + int(first));
+    logprobs.set_size(block.size);
+    logprobs.mutable_values()->Add(block.values.begin() + std::ptrdiff_t(first * size),
+                                   block.values.begin() + std::ptrdiff_t(end * size));
+    Send(std::move(reply));
+  }
+}
+
 void ScoreMethod::OnResult(int item, EngineResult result) {
+  if (const auto* logprobs = std::get_if<LogprobBlock>(&result)) {
+    return SendLogprobs(item_indices_[size_t(item)], *logprobs);
+  }
   const auto& score = std::get<ContinuationScore>(result);
   const int index = item_indices_[size_t(item)];
   int num_bytes = 0;

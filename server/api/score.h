@@ -23,6 +23,8 @@ class ScoreMethod final : public Method {
   const std::map<int, absl::Status>& Errors() const { return errors_; }
 
  private:
+  void SendLogprobs(int item, const LogprobBlock& block);
+
   const Tokenizer* tokenizer_ = nullptr;
   std::vector<int> item_indices_;  // of the requests
   std::map<int, absl::Status> errors_;

@@ -36,6 +36,7 @@ void SetModelInfo(const LoadedModel& model, v1::GetInfoReply* reply) {
   if (config.eos_id) reply->set_eos_id(*config.eos_id);
   reply->set_num_head_outputs(checkpoint.model->NumHeadOutputs());
   reply->set_attention_override_allowed(model.AllowsAttentionOverride());
+  reply->set_steering_allowed(model.AllowsSteering());
   reply->set_config_hash(checkpoint.config_hash);
   reply->set_num_parameters(checkpoint.num_parameters);
   reply->set_self_check_failure(model.SelfCheckFailure());

@@ -24,10 +24,18 @@ int64_t BytesOf(const Request& request) {
                  BytesOf(sampling.logit_bias) + BytesOf(generate->stop_strings);
   }
   if (const ScoreParams* const score = request.Score()) {
-    num_bytes += BytesOf(score->continuations);
+    num_bytes += BytesOf(score->continuations) + BytesOf(score->logprob_ids);
     for (const auto& continuation : score->continuations) num_bytes += BytesOf(continuation);
   }
+  if (const EmbedParams* const embed = request.Embed()) {
+    num_bytes += BytesOf(embed->layers) + BytesOf(embed->positions);
+  }
   if (request.attention) num_bytes += BytesOf(request.attention->layers);
+  if (request.steering != nullptr) {
+    for (const SteeringVector& vector : request.steering->vectors) {
+      num_bytes += int64_t{sizeof(vector)} + BytesOf(vector.values);
+    }
+  }
   return num_bytes;
 }
 

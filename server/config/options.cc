@@ -228,6 +228,9 @@ std::vector<Flag> ServerFlags(ServerOptions& options) {
        "Let requests set attention_override: another p or kind than the checkpoint's, for sweeps; "
        "default off",
        AssignBool(&options.model.allow_attention_override), /*is_switch=*/true},
+      {"allow-steering", "Serving", "",
+       "Let requests set steering: vectors that are added to the residual stream; default off",
+       AssignBool(&options.model.allow_steering), /*is_switch=*/true},
       {"drain-timeout", "Serving", "TIME",
        "Time for running requests to finish after SIGTERM, [0, 1h]; default 30s",
        AssignDuration(&options.drain_timeout, absl::ZeroDuration(), absl::Hours(1))},

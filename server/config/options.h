@@ -35,6 +35,7 @@ struct ModelOptions {
   std::optional<SpeculativeMethod> speculative_method;
   // Requests may have another attention than the checkpoint's.
   bool allow_attention_override = false;
+  bool allow_steering = false;  // they may change the residual stream
   // A checkpoint is served although its self-check has failed.
   bool allow_failed_self_check = false;
   OnSelfCheckProgress on_self_check = nullptr;  // called while the checkpoint is checked

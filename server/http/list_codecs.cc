@@ -2,11 +2,14 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -14,6 +17,7 @@
 #include "base/field_error.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "kernels/float_bits.h"
 #include "server/api/capture.h"
 #include "server/api/embed.h"
 #include "server/api/score.h"
@@ -76,7 +80,8 @@ class ScoreCodec final : public HttpCodec {
       }
     }
     const int num_top = method_.request.top_logprobs();
-    const int64_t num_logprobs = method_.request.per_token() ? num_tokens * (1 + num_top) : 0;
+    const int64_t num_logprobs = (method_.request.per_token() ? num_tokens * (1 + num_top) : 0) +
+                                 num_tokens * method_.request.logprob_token_ids_size();
     RETURN_IF_ERROR(CheckReplyLogprobs("logprobs", num_logprobs, "send fewer items"));
     return context->HoldReply(num_scores * kBytesPerScore +
                               num_logprobs * ChatLogprobs::kBytesPerLogprob);
@@ -90,6 +95,8 @@ class ScoreCodec final : public HttpCodec {
         AppendJsonNumber(token.token().id(), &token_ids_);
         logprobs_.Add(token, method_.request.top_logprobs());
       }
+    } else if (reply.has_logprobs()) {
+      AddLogprobs(reply.logprobs());
     } else if (reply.has_score()) {
       AddScore(reply.score());
     } else if (reply.has_finished()) {
@@ -117,7 +124,17 @@ class ScoreCodec final : public HttpCodec {
   }
 
  private:
-  // After its tokens.
+  void AddLogprobs(const v1::ScoreLogprobs& block) {
+    std::string& json = id_logprobs_[{block.item(), block.continuation()}];
+    const std::span values(block.values().data(), size_t(block.values_size()));
+    const auto size = size_t(block.size());
+    for (size_t first = 0; first < values.size(); first += size) {
+      if (!json.empty()) json += ',';
+      AppendNumbers(values.subspan(first, size), &json);
+    }
+  }
+
+  // After its tokens and other log-probabilities.
   void AddScore(const v1::ContinuationScore& score) {
     std::string& list = scores_[size_t(score.item())];
     if (!list.empty()) list += ',';
@@ -129,6 +146,9 @@ class ScoreCodec final : public HttpCodec {
       list += StrCat(",\"token_ids\":[", std::exchange(token_ids_, {}), "],\"logprobs\":");
       logprobs_.Take(&list);
     }
+    if (const auto ids = id_logprobs_.extract({score.item(), score.continuation()})) {
+      list += StrCat(",\"token_id_logprobs\":[", ids.mapped(), "]");
+    }
     list += '}';
   }
 
@@ -138,6 +158,8 @@ class ScoreCodec final : public HttpCodec {
   // What belongs to the continuation that comes next.
   std::string token_ids_;
   ChatLogprobs logprobs_{format_};
+  // Of the continuations that run, by item and index: the elements of "token_id_logprobs".
+  std::map<std::pair<int, int>, std::string> id_logprobs_;
   std::string usage_;
 };
 
@@ -161,12 +183,15 @@ class EmbeddingCodec final : public HttpCodec {
                                                       : checkpoint.config.hidden_size;
     int64_t num_vectors = 0;
     for (const SubRequest& item : items) {
-      num_vectors += IsPerToken() ? std::ssize(item.request.prompt) : 1;
+      const EmbedParams& params = *item.request.Embed();
+      const int64_t num_tokens =
+          params.positions.empty() ? std::ssize(item.request.prompt) : std::ssize(params.positions);
+      num_vectors += (IsPerToken() ? num_tokens : 1) * std::ssize(params.layers);
     }
     if (num_vectors * size > kMaxReplyFloats) {
       return FieldError(
           "input", StrCat("asks for ", num_vectors * size, " numbers in one reply; the limit is ",
-                          kMaxReplyFloats, ": send fewer inputs, or use gRPC"));
+                          kMaxReplyFloats, ": send fewer inputs, or use gRPC, which streams"));
     }
     vectors_.resize(items.size());
     return context->HoldReply(num_vectors * size * kBytesPerFloat);
@@ -180,11 +205,13 @@ class EmbeddingCodec final : public HttpCodec {
     }
     const v1::EmbeddingVectors& vectors = reply.vectors();
     std::string& json = vectors_[size_t(vectors.input())];
-    const std::span values(vectors.values().data(), size_t(vectors.values_size()));
     const auto size = size_t(vectors.size());
-    for (size_t first = 0; first < values.size(); first += size) {
-      if (!json.empty()) json += ',';
-      AppendVector(values.subspan(first, size), &json);
+    if (method_.request.dtype() == "fp16") {
+      std::vector<uint16_t> values(vectors.fp16_values().size() / sizeof(uint16_t));
+      std::memcpy(values.data(), vectors.fp16_values().data(), values.size() * sizeof(uint16_t));
+      AppendTokens(std::span<const uint16_t>(values), size, &json);
+    } else {
+      AppendTokens(std::span(vectors.values().data(), size_t(vectors.values_size())), size, &json);
     }
   }
 
@@ -205,12 +232,33 @@ class EmbeddingCodec final : public HttpCodec {
  private:
   bool IsPerToken() const { return method_.request.pooling() == v1::POOLING_TOKEN; }
 
-  // OpenAI's base64 form: the little-endian bytes of the floats.
-  void AppendVector(std::span<const float> values, std::string* json) const {
-    if (!is_base64_) return AppendNumbers(values, json);
-    static_assert(std::endian::native == std::endian::little);
-    const auto* bytes = reinterpret_cast<const char*>(values.data());
-    *json += StrCat("\"", absl::Base64Escape({bytes, values.size_bytes()}), "\"");
+  // A token is a vector, or a list of one for each layer where the request names layers. `Value`:
+  // float, or uint16_t, the bits of fp16.
+  template <typename Value>
+  void AppendTokens(std::span<const Value> values, size_t size, std::string* json) const {
+    const auto num_layers = size_t(method_.request.layers_size());
+    for (size_t i = 0; i * size < values.size(); ++i) {
+      if (!json->empty()) *json += ',';
+      if (num_layers > 0 && i % num_layers == 0) *json += '[';
+      AppendVector(values.subspan(i * size, size), json);
+      if (num_layers > 0 && (i + 1) % num_layers == 0) *json += ']';
+    }
+  }
+
+  // OpenAI's base64 form: the little-endian bytes of the numbers.
+  template <typename Value>
+  void AppendVector(std::span<const Value> values, std::string* json) const {
+    if (is_base64_) {
+      static_assert(std::endian::native == std::endian::little);
+      const auto* bytes = reinterpret_cast<const char*>(values.data());
+      *json += StrCat("\"", absl::Base64Escape({bytes, values.size_bytes()}), "\"");
+    } else if constexpr (std::is_same_v<Value, float>) {
+      AppendNumbers(values, json);
+    } else {
+      std::vector<float> floats;
+      for (const uint16_t bits : values) floats.push_back(FloatFromF16(bits));
+      AppendNumbers(floats, json);
+    }
   }
 
   EmbedMethod& method_;

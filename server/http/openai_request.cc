@@ -113,6 +113,21 @@ absl::Status ReadStop(const BodyFields& fields, v1::GenerateRequest* request) {
   return absl::OkStatus();
 }
 
+// A list of integers; unset: empty.
+template <typename Integers>
+absl::Status ReadIntegers(const BodyFields& fields, std::string_view name, Integers* list) {
+  const Json* value = fields.Find(name);
+  if (value == nullptr) return absl::OkStatus();
+  if (!value->is_array()) {
+    return FieldError(name, StrCat("is ", TypeName(*value), "; it must be a list of integers"));
+  }
+  for (size_t i = 0; i < value->size(); ++i) {
+    ASSIGN_OR_RETURN(const int64_t entry, ReadInt(StrCat(name, "[", i, "]"), (*value)[i]));
+    list->Add(Clamped(entry));
+  }
+  return absl::OkStatus();
+}
+
 // {"p": 5, "kind": "lssar"}. The object is closed: an unknown field could mean another function.
 absl::Status ReadAttentionOverride(const Json& object, v1::AttentionOverride* message) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(object, "attention_override"));
@@ -130,12 +145,53 @@ absl::Status ReadAttentionOverride(const Json& object, v1::AttentionOverride* me
   return absl::OkStatus();
 }
 
+// [{"layer": 3, "vector": [...], "scale": 1.5, "first_position": 10}]. The objects are closed.
+template <typename Vectors>
+absl::Status ReadSteering(const Json& list, Vectors* vectors) {
+  if (!list.is_array()) {
+    return FieldError("steering", StrCat("is ", TypeName(list), "; it must be a list of objects"));
+  }
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string field = StrCat("steering[", i, "]");
+    ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(list[i], field));
+    for (const auto& [name, value] : list[i].items()) {
+      constexpr std::array<std::string_view, 4> kNames = {"layer", "vector", "scale",
+                                                          "first_position"};
+      if (std::ranges::count(kNames, name) > 0) continue;
+      return FieldError(field, StrCat("has a field ", Quote(name),
+                                      "; it may have layer, vector, scale and first_position"));
+    }
+    v1::Steering& message = *vectors->Add();
+    ASSIGN_OR_RETURN(const std::optional<int64_t> layer, fields.Int("layer"));
+    if (!layer) return FieldError(field + ".layer", "is missing");
+    message.set_layer(Clamped(*layer));
+    ASSIGN_OR_RETURN(const std::optional<int64_t> first, fields.Int("first_position"));
+    message.set_first_position(Clamped(first.value_or(0)));
+    ASSIGN_OR_RETURN(const std::optional<double> scale, fields.Number("scale"));
+    if (scale) message.set_scale(float(*scale));
+    const Json* vector = fields.Find("vector");
+    if (vector == nullptr || !vector->is_array()) {
+      return FieldError(field + ".vector", vector == nullptr ? "is missing; it must be a list"
+                                                             : "must be a list of numbers");
+    }
+    for (size_t k = 0; k < vector->size(); ++k) {
+      ASSIGN_OR_RETURN(const double value,
+                       ReadNumber(StrCat(field, ".vector[", k, "]"), (*vector)[k]));
+      message.add_vector(float(value));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Fields of how a request shares the engine, and of what must answer it. `Message`:
 // GenerateRequest, ScoreRequest, EmbedRequest or CaptureAttentionRequest.
 template <typename Message>
 absl::Status ReadSharingFields(const BodyFields& fields, Message* message) {
   if (const Json* change = fields.Find("attention_override")) {
     RETURN_IF_ERROR(ReadAttentionOverride(*change, message->mutable_attention_override()));
+  }
+  if (const Json* steering = fields.Find("steering")) {
+    RETURN_IF_ERROR(ReadSteering(*steering, message->mutable_steering()));
   }
   ASSIGN_OR_RETURN(std::optional<std::string> hash, fields.String("checkpoint_hash"));
   if (hash) message->set_checkpoint_hash(*std::move(hash));
@@ -456,6 +512,7 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& c
     request.set_per_token(true);
     request.set_top_logprobs(Clamped(*logprobs));
   }
+  RETURN_IF_ERROR(ReadIntegers(fields, "logprob_token_ids", request.mutable_logprob_token_ids()));
   const Json* items = fields.Find("items");
   if (items == nullptr) return FieldError("items", "is missing");
   if (!items->is_array()) {
@@ -512,6 +569,14 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoin
   request.message.set_normalize(normalize.value_or(false));
   ASSIGN_OR_RETURN(const std::optional<bool> apply_head, fields.Bool("apply_head"));
   request.message.set_apply_head(apply_head.value_or(false));
+  RETURN_IF_ERROR(ReadIntegers(fields, "layers", request.message.mutable_layers()));
+  RETURN_IF_ERROR(ReadIntegers(fields, "positions", request.message.mutable_positions()));
+  ASSIGN_OR_RETURN(const std::optional<std::string> dtype, fields.String("embed_dtype"));
+  if (dtype && *dtype != "float32" && *dtype != "float16") {
+    return FieldError("embed_dtype",
+                      StrCat("is ", Quote(*dtype), "; it must be \"float32\" or \"float16\""));
+  }
+  if (dtype == "float16") request.message.set_dtype("fp16");
   const Json* input = fields.Find("input");
   if (input == nullptr) return FieldError("input", "is missing");
   const bool is_list = input->is_array() && !input->empty() && !input->front().is_number();
@@ -549,21 +614,9 @@ absl::StatusOr<AttentionRequest> ReadAttention(const Json& body, const Checkpoin
       *message.mutable_tokens() = std::move(*text.mutable_tokens());
     }
   }
-  const auto read_list = [&](std::string_view name, auto* list) -> absl::Status {
-    const Json* value = fields.Find(name);
-    if (value == nullptr) return absl::OkStatus();
-    if (!value->is_array()) {
-      return FieldError(name, StrCat("is ", TypeName(*value), "; it must be a list of integers"));
-    }
-    for (size_t i = 0; i < value->size(); ++i) {
-      ASSIGN_OR_RETURN(const int64_t entry, ReadInt(StrCat(name, "[", i, "]"), (*value)[i]));
-      list->Add(Clamped(entry));
-    }
-    return absl::OkStatus();
-  };
-  RETURN_IF_ERROR(read_list("layers", message.mutable_layers()));
-  RETURN_IF_ERROR(read_list("heads", message.mutable_heads()));
-  RETURN_IF_ERROR(read_list("rows", message.mutable_rows()));
+  RETURN_IF_ERROR(ReadIntegers(fields, "layers", message.mutable_layers()));
+  RETURN_IF_ERROR(ReadIntegers(fields, "heads", message.mutable_heads()));
+  RETURN_IF_ERROR(ReadIntegers(fields, "rows", message.mutable_rows()));
   ASSIGN_OR_RETURN(const std::optional<int64_t> top_k, fields.Int("top_k"));
   if (top_k) message.set_top_k(Clamped(*top_k));
   ASSIGN_OR_RETURN(const std::optional<bool> statistics, fields.Bool("statistics"));
@@ -591,6 +644,7 @@ absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt
       {"text", prompt_field},
       {"inputs", prompt_field},
       {"ids", prompt_field},
+      {"dtype", "embed_dtype"},
   });
   const std::string_view path = field.path;
   for (const auto& [v1, http] : kNames) {

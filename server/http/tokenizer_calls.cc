@@ -154,6 +154,7 @@ std::string ModelJson(const LoadedModel& model, int64_t created) {
       ",\"checkpoint_hash\":\"", checkpoint.hash, "\",\"attention\":{\"kind\":\"",
       config.AttentionNames(), "\",\"p\":", power.empty() ? std::string("null") : power,
       "},\"attention_override_allowed\":", model.AllowsAttentionOverride() ? "true" : "false",
+      ",\"steering_allowed\":", model.AllowsSteering() ? "true" : "false",
       ",\"num_hidden_layers\":", config.num_hidden_layers,
       ",\"num_attention_heads\":", config.num_attention_heads,
       ",\"max_position_embeddings\":", config.max_position_embeddings,

@@ -328,6 +328,44 @@ class EmbedTest(unittest.TestCase):
         self.assertEqual([line.split()[0] for line in lines],
                          ['token', *map(str, range(len(tokens)))])
 
+    def test_steering(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, 'v.f32')
+            with open(path, 'wb') as file:
+                file.write(struct.pack('<256f', *([0.5] * 256)))
+            own, steered = (self.vectors('The river', '--layers', '3', *more)[0][0][0]
+                            for more in ((), ('--steer', f'3:{path}:-2')))
+            for got, value in zip(steered, own, strict=True):
+                self.assertAlmostEqual(got, value - 1, places=5)
+            for entry, message in (
+                    ('x', 'LAYER:FILE'), ('3:' + path + ':a', 'LAYER:FILE'),
+                    ('3:/nothing', '/nothing'), ('7:' + path, 'steering[0].layer is 7')):
+                done = run_cli('embed', 'x', '--steer', entry)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(message, done.stderr)
+
+    def test_layers_and_positions(self):
+        tokens, = self.vectors('The river', '--pooling', 'token')
+        layers, = self.vectors('The river', '--pooling', 'token', '--layers', '0..2,6,-1')
+        self.assertEqual([len(vectors) for vectors in layers], [5] * len(tokens))
+        self.assertEqual([vectors[-1] for vectors in layers], tokens)
+        (last,), = self.vectors('The river', '--pooling', 'token', '--positions', '-1', '--layers',
+                                '0..2,6,-1')
+        self.assertEqual(last, layers[-1])
+        half, = self.vectors('The river', '--layers', '6', '--fp16')
+        [want] = struct.unpack('<e', struct.pack('<e', layers[-1][3][0]))
+        self.assertEqual(half[0][0][0], want)
+        lines = run_cli('embed', 'The river', '--layers', '0,-1').stdout.splitlines()
+        self.assertEqual([line.split()[0] for line in lines], ['layer', '0', '-1'])
+        for arguments, status, message in (
+                (('--layers', 'x'), 2, '--layers has "x"'), (('--layers', '2..1'), 2, '2..1'),
+                (('--layers', '7'), 2, 'layers[0] is 7'),
+                (('--positions', '0'), 2, 'positions is set')):
+            with self.subTest(arguments):
+                done = run_cli('embed', 'x', *arguments)
+                self.assertEqual((done.returncode, done.stdout), (status, ''), done.stderr)
+                self.assertIn(message, done.stderr)
+
     def test_a_file_of_lines(self):
         lines = ''.join(f'In {1900 + i} the river\n' for i in range(150))
         vectors = self.vectors('--file', '-', stdin=lines)
@@ -577,7 +615,7 @@ class UsageTest(unittest.TestCase):
 
     def test_help_ends_with_examples(self):
         for command in ('generate', 'chat', 'score', 'perplexity', 'passkey', 'embed', 'attention',
-                        'sweep', 'figure', 'bench', 'info', 'import', 'quantize', 'export',
+                        'kl', 'sweep', 'figure', 'bench', 'info', 'import', 'quantize', 'export',
                         'verify'):
             done = run_cli(command, '--help', model=False, PATH='/usr/bin')
             self.assertEqual(done.returncode, 0, done.stderr)

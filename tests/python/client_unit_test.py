@@ -209,15 +209,19 @@ class Cases:
                           priority=3, cache_salt='s')
             with self.assertRaisesRegex(ValueError, r"pooling is 'max'.*'mean'"):
                 self.call(address, 'embed', 'x', pooling='max')
-            with self.assertRaisesRegex(TypeError, "'layers'.*pooling"):
-                self.call(address, 'embed', 'x', layers=[1])
+            self.call(address, 'embed', 'x', layers=(0, -1), positions=[3], dtype='fp16')
+            with self.assertRaisesRegex(TypeError, "'heads'.*pooling"):
+                self.call(address, 'embed', 'x', heads=[1])
             with self.assertRaisesRegex(TypeError, 'list of texts'):
                 self.call(address, 'embed_many', 'abc')
             with self.assertRaisesRegex(TypeError, r'inputs\[1\]'):
                 self.call(address, 'embed_many', ['abc', 5])
         self.assertEqual([request.pooling for request in service.requests],
                          [pb.POOLING_LAST, pb.POOLING_MEAN, pb.POOLING_TOKEN,
-                          pb.POOLING_UNSPECIFIED])
+                          pb.POOLING_UNSPECIFIED, pb.POOLING_UNSPECIFIED])
+        last = service.requests[-1]
+        self.assertEqual((list(last.layers), list(last.positions), last.dtype),
+                         ([0, -1], [3], 'fp16'))
         for request in service.requests:
             self.assertEqual((request.normalize, request.apply_head, request.priority,
                               request.cache_salt), (True, True, 3, 's'))

@@ -248,5 +248,52 @@ TEST(GetInfoTest, DescribesModelAndLimits) {
   EXPECT_FALSE(reply.has_self_check_error());  // no self-check ran
 }
 
+TEST(ScoreTest, LogprobsOfChosenIdsAndOfTheVocabulary) {
+  TestServer server;
+  v1::ScoreRequest request = Request(5, 4);
+  request.set_per_token(true);
+  const auto values_of = [&] {
+    const Scored scored = Score(server.Stub(), request);
+    EXPECT_TRUE(scored.status.ok()) << scored.status.error_message();
+    std::map<std::pair<int, int>, std::vector<float>> values;
+    std::map<std::pair<int, int>, bool> has_score;
+    for (const v1::ScoreReply& reply : scored.replies) {
+      if (reply.has_score()) has_score[{reply.score().item(), reply.score().continuation()}] = true;
+      if (!reply.has_logprobs()) continue;
+      const v1::ScoreLogprobs& block = reply.logprobs();
+      const std::pair key(block.item(), block.continuation());
+      EXPECT_FALSE(has_score[key]) << "logprobs after the score";
+      std::vector<float>& all = values[key];
+      EXPECT_EQ(int(all.size()), block.first() * block.size());
+      all.insert(all.end(), block.values().begin(), block.values().end());
+    }
+    return values;
+  };
+  request.set_full_distribution(true);
+  const auto whole = values_of();
+  request.set_full_distribution(false);
+  for (const int id : {7, 2}) request.add_logprob_token_ids(id);
+  const auto chosen = values_of();
+  ASSERT_EQ(whole.size(), 20u);
+  ASSERT_EQ(chosen.size(), 20u);
+  for (const auto& [key, all] : whole) {
+    const size_t num_positions = size_t(key.second) + 1;
+    const size_t vocab = all.size() / num_positions;
+    ASSERT_EQ(chosen.at(key).size(), 2 * num_positions);
+    for (size_t i = 0; i < num_positions; ++i) {
+      EXPECT_EQ(chosen.at(key)[2 * i], all[i * vocab + 7]);
+      EXPECT_EQ(chosen.at(key)[2 * i + 1], all[i * vocab + 2]);
+    }
+  }
+  const auto message_of = [&] { return Score(server.Stub(), request).status.error_message(); };
+  request.set_full_distribution(true);
+  EXPECT_THAT(message_of(), HasSubstr("logprob_token_ids is set"));
+  request.set_full_distribution(false);
+  request.add_logprob_token_ids(-1);
+  EXPECT_THAT(message_of(), HasSubstr("logprob_token_ids[2] is -1; it must be in [0, "));
+  for (int i = 0; i < 1024; ++i) request.add_logprob_token_ids(3);
+  EXPECT_THAT(message_of(), HasSubstr("logprob_token_ids has 1027 entries"));
+}
+
 }  // namespace
 }  // namespace lssar

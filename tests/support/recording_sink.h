@@ -121,6 +121,14 @@ class RecordingSink : public OutputSink {
   std::vector<ContinuationScore> Scores() const {
     return Locked([this] { return scores_; });
   }
+  // By continuation: ScoreParams::logprob_ids or all ids, of each position.
+  std::map<int, std::vector<float>> Logprobs() const {
+    return Locked([this] { return logprobs_; });
+  }
+  // Values of a LogprobBlock.
+  size_t LargestBlock() const {
+    return Locked([this] { return largest_block_; });
+  }
   // By (row, layer, head).
   std::map<std::array<int, 3>, RowWeights> Weights() const {
     return Locked([this] { return weights_; });
@@ -161,6 +169,14 @@ class RecordingSink : public OutputSink {
     EXPECT_EQ(score.index, int(scores_.size()));
     scores_.push_back(std::move(score));
   }
+  void Record(LogprobBlock block) {
+    EXPECT_FALSE(block.values.empty());
+    EXPECT_GE(block.index, int(scores_.size())) << "after the score";
+    std::vector<float>& values = logprobs_[block.index];
+    EXPECT_EQ(block.first * block.size, int(values.size())) << "in order, without gaps";
+    values.insert(values.end(), block.values.begin(), block.values.end());
+    largest_block_ = std::max(largest_block_, block.values.size());
+  }
   void Record(std::vector<RowWeights> rows) {
     EXPECT_FALSE(rows.empty());
     largest_step_ = std::max(largest_step_, rows.size());
@@ -176,7 +192,7 @@ class RecordingSink : public OutputSink {
   }
   void Record(EmbeddingBlock block) {
     EXPECT_FALSE(block.values.empty());
-    EXPECT_EQ(block.first * block.size, int(embeddings_.size()));
+    EXPECT_EQ(block.first * block.num_layers * block.size, int(embeddings_.size()));
     embeddings_.insert(embeddings_.end(), block.values.begin(), block.values.end());
   }
 
@@ -189,6 +205,8 @@ class RecordingSink : public OutputSink {
   std::map<int, Choice> choices_;
   std::vector<TokenResult> prompt_;
   std::vector<ContinuationScore> scores_;
+  std::map<int, std::vector<float>> logprobs_;
+  size_t largest_block_ = 0;
   std::map<std::array<int, 3>, RowWeights> weights_;
   std::vector<HeadStatistics> statistics_;
   size_t largest_step_ = 0;
@@ -220,6 +238,7 @@ inline void ExpectEqualBits(const RecordingSink& a, const RecordingSink& b,
   const auto scores = a.Scores(), others = b.Scores();
   ASSERT_EQ(scores.size(), request.Score()->continuations.size());
   ASSERT_EQ(scores.size(), others.size());
+  EXPECT_TRUE(a.Logprobs() == b.Logprobs());
   for (size_t i = 0; i < scores.size(); ++i) {
     EXPECT_TRUE(scores[i].tokens == others[i].tokens) << "continuation " << i;
     EXPECT_EQ(scores[i].logprob, others[i].logprob);

@@ -119,8 +119,9 @@ class InputGroups:
     """Groups inputs of embed_many() into calls: add() each, then rest()."""
 
     def __init__(self, options: types.EmbedOptions) -> None:
-        self._max_bytes = (TOKEN_VECTOR_BYTES_PER_CALL if options.get('pooling') == 'token' else
-                           BYTES_PER_CALL)
+        num_layers = max(1, len(options.get('layers') or ()))
+        self._max_bytes = (TOKEN_VECTOR_BYTES_PER_CALL // num_layers
+                           if options.get('pooling') == 'token' else BYTES_PER_CALL)
         self._group: list[pb.TextOrTokens] = []
         self._num_bytes = 0
         self._num_added = 0

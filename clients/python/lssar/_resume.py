@@ -25,7 +25,6 @@ DEFAULT_MAX_TOKENS = 256  # the server's, where a request leaves max_tokens out
 Request = TypeVar('Request')
 NextRequest = TypeVar('NextRequest', covariant=True)
 Reply = TypeVar('Reply')
-ReplyOfCall = TypeVar('ReplyOfCall', contravariant=True)
 CheckedRequest = TypeVar('CheckedRequest', pb.GenerateRequest, pb.ScoreRequest, pb.EmbedRequest,
                          pb.CaptureAttentionRequest)
 
@@ -73,20 +72,17 @@ def pin_checkpoint(request: CheckedRequest, pinned: str | None) -> CheckedReques
     return request
 
 
-class Restartable(Protocol[ReplyOfCall]):
+class Restartable(Protocol):
     """Collects replies and can start again."""
 
-    def add(self, reply: ReplyOfCall) -> None:
-        """Takes one reply."""
-
     def restart(self) -> None:
-        """Forgets all replies."""
+        """Forgets all replies. Errors: LssarError where some were handed over."""
 
 
 class Restart(Generic[Request, Reply]):
     """Progress of a call that starts again. `collector`: of its replies."""
 
-    def __init__(self, request: Request, collector: Restartable[Reply]) -> None:
+    def __init__(self, request: Request, collector: Restartable) -> None:
         self._request = request
         self._collector = collector
 

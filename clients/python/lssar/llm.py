@@ -102,7 +102,8 @@ class LLM:
     def __init__(self, model: str | os.PathLike[str], *, threads: int | None = None,
                  max_model_len: int | None = None, dtype: str | None = None,
                  kv_cache_dtype: str | None = None, kv_cache_memory: str | int | None = None,
-                 allow_attention_override: bool = False, device: str | None = None,
+                 allow_attention_override: bool = False, allow_steering: bool = False,
+                 device: str | None = None,
                  program: str | None = None, flags: Sequence[str] = ()) -> None:
         """Starts the server and waits until its self-check has passed.
 
@@ -113,6 +114,7 @@ class LLM:
             dtype, kv_cache_dtype: of weights and K/V cache, as lssar-server's flags.
             kv_cache_memory: bytes, or '512M', '2G'.
             allow_attention_override: for attention_override={'p': 5} in calls.
+            allow_steering: for steering=[{'layer': 3, 'vector': ...}] in calls.
             device: 'cpu', 'cuda', 'cuda:1', 'reference'.
             program: path of lssar-server; default: the one of this package, or in PATH.
             flags: more flags of lssar-server.
@@ -125,7 +127,8 @@ class LLM:
         arguments = [*_flag('threads', threads), *_flag('max_model_len', max_model_len),
                      *_flag('dtype', dtype), *_flag('kv_cache_dtype', kv_cache_dtype),
                      *_flag('kv_cache_memory', kv_cache_memory), *_flag('device', device),
-                     *(['--allow-attention-override'] if allow_attention_override else []), *flags]
+                     *(['--allow-attention-override'] if allow_attention_override else []),
+                     *(['--allow-steering'] if allow_steering else []), *flags]
         self._pid = os.getpid()
         self._server = OwnServer(path, program=program or server_program(), flags=arguments)
         self._client = client.Client(self._server.address)
@@ -165,13 +168,16 @@ class LLM:
     def embed(self, inputs: types.Text | Sequence[types.Text], *, use_tqdm: bool = False,
               **options: Unpack[types.EmbedOptions]) -> list[numpy.typing.NDArray[numpy.float32]]:
         """Hidden states of each input: float32 [hidden_size], or [tokens, hidden_size] with
-        pooling='token'."""
+        pooling='token'. With layers [layers, hidden_size], or [tokens, layers, hidden_size]."""
         import numpy  # pylint: disable=import-outside-toplevel
 
         texts = cast(list[types.Text], _as_list(inputs))
         results = self._guard(
             lambda: list(self._client.embed_many(texts, progress=use_tqdm, **options)))
         vectors = [numpy.array(each.vectors, numpy.float32) for each in results]
+        if options.get('layers'):
+            vectors = [each.reshape(-1, result.num_layers, each.shape[1])
+                       for each, result in zip(vectors, results, strict=True)]
         return vectors if options.get('pooling') == 'token' else [each[0] for each in vectors]
 
     def attention(self, prompt: types.Prompt,

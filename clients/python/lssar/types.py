@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
 
 
 class IntArray(Protocol):
@@ -48,6 +52,15 @@ class AttentionOverride(TypedDict, total=False):
     phi: str  # of kind 'phi'
 
 
+class Steering(TypedDict, total=False):
+    """A vector that is added to the residual stream of each token from a position on."""
+
+    layer: int  # 0: the embedding; k: behind block k; required
+    vector: Sequence[float]  # hidden_size numbers, also a numpy array; required
+    scale: float  # default 1
+    first_position: int  # of the sequence, output included; default 0
+
+
 class SharingOptions(CallOptions, total=False):
     """How a request shares the engine with others, and what must answer it."""
 
@@ -56,6 +69,7 @@ class SharingOptions(CallOptions, total=False):
     cache_salt: str  # requests share cached pages only if their salts are equal; <= 128 bytes
     attention_override: AttentionOverride  # needs lssar-server --allow-attention-override
     checkpoint_hash: str  # FAILED_PRECONDITION if another checkpoint serves; default: any
+    steering: Sequence[Steering]  # needs lssar-server --allow-steering
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -95,6 +109,7 @@ class ScoreOptions(SharingOptions, total=False):
 
     per_token: bool  # also return each token with its log-probability; default False
     top_logprobs: int  # with per_token: the N best tokens at each position, [0, 20]; default 0
+    logprob_token_ids: TokenIds  # at each position also the log-probabilities of these, <= 1024
 
 
 class EmbedOptions(SharingOptions, total=False):
@@ -103,6 +118,9 @@ class EmbedOptions(SharingOptions, total=False):
     pooling: Literal['last', 'mean', 'token']  # last token's vector, mean, or all; default last
     apply_head: bool  # outputs of the checkpoint's regression head; default False: hidden states
     normalize: bool  # scale each vector to L2 norm 1, after pooling and head; default False
+    layers: Sequence[int]  # 0: the embedding; k: behind block k; -1: the final norm; default [-1]
+    positions: TokenIds  # with 'mean' and 'token': only of these tokens, ascending; default all
+    dtype: Literal['fp32', 'fp16']  # of the numbers on their way; default fp32
 
 
 class AttentionOptions(SharingOptions, total=False):
@@ -194,6 +212,7 @@ class Receipt:
     dtype: str
     kv_cache_dtype: str
     attention: str  # 'lssar p=15'
+    steering: str = ''  # 'layer 3 from position 10: 1.5 x 0f3a61c27be09d44'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,13 +233,17 @@ class ContinuationScore:
     num_bytes: int  # UTF-8 bytes of its pieces
     is_greedy: bool  # every token was the most probable one at its position
     tokens: tuple[Token, ...] = ()  # with per_token
+    # With logprob_token_ids: their log-probabilities at the place of each token.
+    token_id_logprobs: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Embedding:
     """The vectors of one input."""
 
-    vectors: tuple[tuple[float, ...], ...]  # one, or one for each token with pooling='token'
+    # Of one token, or of each with pooling='token': a vector for each layer of the request.
+    vectors: tuple[tuple[float, ...], ...]
+    num_layers: int = 1  # vectors of a token, which are side by side
 
     @property
     def vector(self) -> tuple[float, ...]:
@@ -228,6 +251,22 @@ class Embedding:
         if len(self.vectors) != 1:
             raise ValueError(f'the input has {len(self.vectors)} vectors: use .vectors')
         return self.vectors[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class HiddenStates:
+    """Hidden states of consecutive tokens, as they come."""
+
+    first: int  # position of the first token; with positions: the index of its position
+    values: numpy.typing.NDArray[numpy.floating]  # [tokens, layers, hidden_size]
+
+
+@dataclasses.dataclass(frozen=True)
+class Distributions:
+    """Distributions over the vocabulary at consecutive tokens of a continuation, as they come."""
+
+    first: int  # index of the first token in the continuation
+    logprobs: numpy.typing.NDArray[numpy.float32]  # [tokens, vocab_size], nats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,6 +359,7 @@ class ServerInfo:
     config_hash: str = ''
     http_address: str = ''  # where the HTTP port listens, HOST:PORT; empty: there is none
     self_check_failure: str = ''  # why it failed, where it is served nevertheless
+    steering_allowed: bool = False  # requests may have steering
 
 
 @dataclasses.dataclass(frozen=True)
