@@ -297,6 +297,7 @@ TEST_F(TlsTest, ABadReloadIsLoggedOnce) {
   ASSERT_TRUE(certificates.ok()) << certificates.status();
   const auto before = (*certificates)->Current();
   const auto lines_after = [&](int num_calls) {
+    Log::Flush();  // of earlier lines: the log has a thread of its own
     testing::internal::CaptureStderr();
     for (int i = 0; i < num_calls; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1050));
@@ -323,6 +324,7 @@ TEST_F(TlsTest, ReloadReadsAtOnceAndLogsAgain) {
   ASSERT_TRUE(certificates.ok()) << certificates.status();
   const auto before = (*certificates)->Current();
   const auto lines_of_reload = [&] {
+    Log::Flush();  // of earlier lines: the log has a thread of its own
     testing::internal::CaptureStderr();
     (*certificates)->Reload();
     Log::Flush();
