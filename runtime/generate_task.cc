@@ -1,5 +1,6 @@
 // Generation: samples token after token until something ends the text.
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,7 +34,9 @@ class GenerateTask final : public SequenceTask {
   };
   // What `options` points at must outlive the task.
   explicit GenerateTask(Options options)
-      : options_(std::move(options)), detokenizer_(options_.tokenizer, options_.stop_strings) {
+      : options_(std::move(options)),
+        detokenizer_(options_.tokenizer, options_.stop_strings,
+                     options_.params->skips_special_tokens) {
     if (options_.params->sampling.HasPenalties()) counts_.AddPrompt(options_.prompt);
     if (NeedsPromptLogprobs()) prompt_scores_.reserve(options_.prompt.size());
   }
@@ -85,7 +88,11 @@ class GenerateTask final : public SequenceTask {
               .num_logprobs = params.num_prompt_logprobs};
     }
     const bool is_early = position + 1 - int(options_.prompt.size()) < params.min_tokens;
-    return {.params = is_early ? options_.early_sampling.get() : &params.sampling,
+    const SamplingParams* sampling = is_early ? options_.early_sampling.get() : &params.sampling;
+    if (!params.banned_sequences.empty()) {
+      sampling = WithoutSequences(sequence, position, sampling);
+    }
+    return {.params = sampling,
             .counts = CountsAt(sequence, position),
             .choice = options_.choice,
             .position = position + 1,
@@ -109,6 +116,7 @@ class GenerateTask final : public SequenceTask {
       if (!finish_) AddToken(sequence, std::move(token));
     }
     sampled_.clear();
+    step_sampling_.clear();
   }
 
   void Publish(OutputSink* sink) override {
@@ -144,6 +152,9 @@ class GenerateTask final : public SequenceTask {
     if (const std::string* stop = detokenizer_.StopString()) {
       finish_ = FinishReason::kStopString;
       delta_.stop_string = *stop;
+    } else if (options_.params->includes_stop && finish_ != FinishReason::kLength) {
+      detokenizer_.Push(id, /*match=*/false, &delta_.text);
+      detokenizer_.Finish(&delta_.text);
     }
     delta_.finish = finish_;
   }
@@ -156,6 +167,29 @@ class GenerateTask final : public SequenceTask {
     std::vector<TokenCount>* const counts = &draft_counts_[size_t(num_draft) - 1];
     counts_.CountWith(std::span(sequence.draft).first(size_t(num_draft)), counts);
     return *counts;
+  }
+
+  // `params` without the ids that would complete a banned sequence behind `position`, draft tokens
+  // up to it included.
+  const SamplingParams* WithoutSequences(const Sequence& sequence, int position,
+                                         const SamplingParams* params) {
+    const int num_tokens = int(sequence.tokens.size());
+    const auto token_at = [&](int i) {
+      return i < num_tokens ? sequence.tokens[size_t(i)] : sequence.draft[size_t(i - num_tokens)];
+    };
+    SamplingParams* changed = nullptr;
+    for (const std::vector<int32_t>& banned : options_.params->banned_sequences) {
+      const int first = position + 2 - int(banned.size());
+      if (first < int(options_.prompt.size())) continue;  // sequences of the output alone
+      bool is_begun = true;
+      for (int i = first; i <= position && is_begun; ++i) {
+        is_begun = token_at(i) == banned[size_t(i - first)];
+      }
+      if (!is_begun) continue;
+      if (changed == nullptr) changed = &step_sampling_.emplace_back(*params);
+      changed->banned_ids.push_back(banned.back());
+    }
+    return changed == nullptr ? params : changed;
   }
 
   bool NeedsPromptLogprobs() const {
@@ -190,6 +224,7 @@ class GenerateTask final : public SequenceTask {
   // Results of the step.
   std::vector<TokenResult> sampled_;                   // in the order of their positions
   std::vector<std::vector<TokenCount>> draft_counts_;  // element i: with i + 1 draft tokens
+  std::deque<SamplingParams> step_sampling_;           // of positions that ban a sequence's end
   PromptDelta prompt_delta_;
   GenerateDelta delta_;
 };
@@ -210,7 +245,7 @@ void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group) {
   const GenerateParams& params = *request.Generate();
   std::shared_ptr<const StopStrings> stop_strings;
   if (!params.stop_strings.empty()) {
-    stop_strings = std::make_shared<StopStrings>(params.stop_strings);
+    stop_strings = std::make_shared<StopStrings>(params.stop_strings, params.includes_stop);
   }
   const auto early_sampling = EarlySampling(params, checkpoint.config);
   int choice = 0;

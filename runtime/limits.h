@@ -9,12 +9,14 @@
 namespace lssar::limits {
 
 // Requests. proto/lssar/v1/inference.proto documents the same bounds for clients.
-inline constexpr int kMaxChoices = 16;
+inline constexpr int kMaxChoices = 16;  // unless the server has another bound
 inline constexpr int kMaxLogprobs = 20;
 inline constexpr int kMaxStopStrings = 16;
 inline constexpr int kMaxStopStringBytes = 256;
 inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxLogitBiases = 1024;
+inline constexpr int kMaxBadWords = 1024;
+inline constexpr int kMaxBadWordBytes = 256;
 inline constexpr int kMaxScoreItems = 1024;
 inline constexpr int kMaxEmbedInputs = 1024;
 // Floats of one token's hidden states over the layers of a request: one message of 4 MB.
@@ -57,6 +59,7 @@ struct Range {
 };
 inline constexpr Range<int> kMaxModelLen = {2, 1 << 20};
 inline constexpr Range<int> kMaxNumSeqs = {1, 1024};
+inline constexpr Range<int> kMaxN = kMaxNumSeqs;  // a server's bound of choices
 inline constexpr Range<int> kMaxQueuedRequests = {1, 1 << 16};
 inline constexpr Range<int64_t> kMaxQueuedTokens = {0, int64_t{1} << 40};
 inline constexpr Range<int> kMaxNumBatchedTokens = {1, 1 << 14};

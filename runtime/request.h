@@ -27,11 +27,15 @@ struct GenerateParams {
   int max_tokens = 0;   // new tokens, >= 1
   int min_tokens = 0;   // EOS, stop ids and stop strings are ignored for this many tokens
   bool ignore_eos = false;
-  // UTF-8, each >= 1 byte. Matched across token boundaries; never part of the text.
+  // UTF-8, each >= 1 byte. Matched across token boundaries.
   std::vector<std::string> stop_strings = {};
-  std::vector<int32_t> stop_ids = {};  // end the text and are not part of it
-  int num_logprobs = -1;               // -1: none; 0: the chosen token's; N: also the N best
-  int num_prompt_logprobs = -1;        // the same for the prompt's tokens (choice 0 only)
+  std::vector<int32_t> stop_ids = {};  // end the text
+  bool includes_stop = false;          // what ends the text is a part of it
+  bool skips_special_tokens = true;    // else their names are in the text
+  // Never sampled in a row, besides sampling.banned_ids: each >= 2 ids.
+  std::vector<std::vector<int32_t>> banned_sequences = {};
+  int num_logprobs = -1;         // -1: none; 0: the chosen token's; N: also the N best
+  int num_prompt_logprobs = -1;  // the same for the prompt's tokens (choice 0 only)
   // Draft tokens of each choice in a step, at most; 0: no speculative decoding. EngineOptions has
   // another bound. Results have the same bits either way.
   int speculative_tokens = limits::kMaxSpeculativeTokens.max;

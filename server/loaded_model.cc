@@ -140,6 +140,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::LoadOn(std::unique_ptr
   model->SetSelfCheckFailure(std::move(self_check_failure));
   if (options.allow_attention_override) model->AllowAttentionOverride();
   if (options.allow_steering) model->AllowSteering();
+  if (!options.served_names.empty()) model->SetServedNames(options.served_names);
+  model->SetMaxChoices(options.max_choices);
   return model;
 }
 
@@ -150,6 +152,7 @@ LoadedModel::LoadedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Check
       checkpoint_(std::move(checkpoint)),
       draft_(std::move(draft)),
       self_check_(self_check),
-      engine_(std::move(engine)) {}
+      engine_(std::move(engine)),
+      served_names_({checkpoint_->name}) {}
 
 }  // namespace lssar

@@ -345,7 +345,7 @@ void Server::State::LogServing(const LoadedModel& model) const {
   }
   const Checkpoint& checkpoint = model.GetCheckpoint();
   const EngineOptions& engine = model.GetEngine().Options();
-  LogFields fields = {{"model", checkpoint.name},
+  LogFields fields = {{"model", model.ServedNames().front()},
                       {"hash", checkpoint.hash},
                       {"attention", checkpoint.config.AttentionNames()},
                       {"p", checkpoint.config.AttentionP().value_or(0.0)},
@@ -398,7 +398,7 @@ ServerStatus Server::State::Status() {
   const Checkpoint& checkpoint = served->GetCheckpoint();
   const EngineOptions& engine = served->GetEngine().Options();
   status.model = ServerStatus::Model{
-      .name = checkpoint.name,
+      .name = served->ServedNames().front(),
       .checkpoint_hash = checkpoint.hash,
       .attention = DescribeAttention(checkpoint.config.attention),
       .dtype = std::string(NameOf(checkpoint.dtype)),
@@ -420,7 +420,9 @@ ProbeEndpoints Server::State::Pages() {
                 const std::shared_ptr<const LoadedModel> served = models.Current();
                 if (served == nullptr) return metrics.Text(EngineStats()) + of_server;
                 const Engine& engine = served->GetEngine();
-                return metrics.Text(engine.Stats()) + of_server +
+                const std::string vllm_model =
+                    options.vllm_metrics ? served->ServedNames().front() : std::string();
+                return metrics.Text(engine.Stats(), vllm_model) + of_server +
                        AttentionMetricsText(engine.SampledAttention());
               },
           .check_admin =

@@ -31,6 +31,7 @@ std::unique_ptr<Command> MakeCheckpointCommand();  // import, quantize, export, 
 std::unique_ptr<Command> MakeEmbedCommand();
 std::unique_ptr<Command> MakeFigureCommand();
 std::unique_ptr<Command> MakeKlCommand();
+std::unique_ptr<Command> MakeRunBatchCommand();
 std::unique_ptr<Command> MakeInfoCommand();
 std::unique_ptr<Command> MakeGenerateCommand();
 std::unique_ptr<Command> MakePasskeyCommand();

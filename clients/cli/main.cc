@@ -40,6 +40,7 @@ constexpr CommandEntry kCommands[] = {
     {"embed", "Embedding vectors: hidden states of texts", MakeEmbedCommand},
     {"attention", "Attention weights of each layer and head", MakeAttentionCommand},
     {"figure", "Figures of what --json printed, several runs in one", MakeFigureCommand},
+    {"run-batch", "Answers to a file of requests in OpenAI's batch format", MakeRunBatchCommand},
     {"bench", "Latency and throughput under load", MakeBenchCommand},
     {"info", "Model, limits and statistics of a server", MakeInfoCommand},
     {"import", "Checkpoint of nanoGPT, llm.c or Hugging Face to one of this server",

@@ -1,5 +1,5 @@
-// `lssar figure`, `kl`, `import`, `quantize`, `export` and `verify`: programs of the Python
-// package. They parse their arguments and print their help themselves.
+// `lssar figure`, `kl`, `run-batch`, `import`, `quantize`, `export` and `verify`: programs of the
+// Python package. They parse their arguments and print their help themselves.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -22,6 +22,8 @@ constexpr PythonProgram kCheckpointProgram = {
 
 constexpr PythonProgram kKlProgram = {
     .script = "lssar-kl", .module = "lssar.kl", .extra = "import"};
+constexpr PythonProgram kRunBatchProgram = {
+    .script = "lssar-run-batch", .module = "lssar.run_batch", .extra = ""};
 
 // The lssar-server beside this program, for first sentences and verify.
 void NameServer() {
@@ -69,6 +71,10 @@ std::unique_ptr<Command> MakeFigureCommand() {
 
 std::unique_ptr<Command> MakeKlCommand() {
   return std::make_unique<PythonCommand>(kKlProgram, /*has_commands=*/false);
+}
+
+std::unique_ptr<Command> MakeRunBatchCommand() {
+  return std::make_unique<PythonCommand>(kRunBatchProgram, /*has_commands=*/false);
 }
 
 }  // namespace lssar::cli

@@ -54,7 +54,7 @@ CallContext::~CallContext() {
 absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
   ASSIGN_OR_RETURN(AdmissionPermit permit,
                    parts_.admission->Admit(metadata_.authorization, role, std::move(abort),
-                                           metadata_.caller, client_.limited));
+                                           metadata_.caller, client_.limited, request_id_));
   model_ = &permit.Model();
   {
     const std::lock_guard lock(mutex_);
@@ -65,6 +65,11 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
     permit_.emplace(std::move(permit));
   }
   return metadata_.kind ? model_->GetEngine().CheckQueueCapacity(Tenant()) : absl::OkStatus();
+}
+
+int CallContext::AbortCalls(std::string_view request_id) const {
+  return parts_.admission->AbortCalls(
+      request_id, key_, absl::CancelledError("the call was ended by a request to delete it"));
 }
 
 absl::Status CallContext::HoldReply(int64_t num_bytes) {

@@ -29,6 +29,8 @@
 namespace lssar {
 namespace {
 
+// What templates trim.
+constexpr std::string_view kSpace = " \t\n\v\f\r";
 // Messages of a chat. Each takes microseconds of its template, which cannot be stopped.
 constexpr size_t kMaxChatMessages = size_t{1} << 16;
 // Bytes of a chat template's own error, which may repeat what a message says.
@@ -85,6 +87,29 @@ absl::StatusOr<Prompt> ReadTokens(const v1::TokenIds& tokens, const Checkpoint& 
   return Prompt{.ids = std::move(ids), .text = {}, .stop_strings = {}};
 }
 
+// Removes what the template wrote behind the last message's content. A template may trim contents.
+absl::Status CutBehindLastMessage(std::string_view content, std::string* text) {
+  const size_t first = std::min(content.find_first_not_of(kSpace), content.size());
+  const size_t last = content.find_last_not_of(kSpace);  // npos: there is no text
+  const std::string_view trimmed = content.substr(first, last + 1 - first);
+  if (trimmed.empty()) {
+    return FieldError("chat.messages",
+                      "ends with a message without text; continue_final_message needs some");
+  }
+  const size_t begin = text->rfind(trimmed);
+  if (begin == std::string::npos) {
+    return FieldError("chat.messages",
+                      "ends with a message whose content the chat template changes, so that it "
+                      "cannot be continued (continue_final_message)");
+  }
+  // White space at the content's end is kept where the template has kept it.
+  const std::string_view tail = content.substr(last + 1);
+  size_t end = begin + trimmed.size();
+  if (std::string_view(*text).substr(end).starts_with(tail)) end += tail.size();
+  text->resize(end);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& context) {
   const Checkpoint& checkpoint = *context.checkpoint;
   if (!checkpoint.chat_template) {
@@ -110,11 +135,20 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& contex
     RETURN_IF_ERROR(CheckText(field + ".content", content));
     messages.push_back({.role = role, .content = content});
   }
-  auto text = checkpoint.chat_template->Render(messages, /*add_generation_prompt=*/true,
-                                               checkpoint.bos_token, checkpoint.eos_token);
+  if (chat.continue_final_message() && chat.add_generation_prompt()) {
+    return FieldError("chat.add_generation_prompt",
+                      "is true; it must be false where continue_final_message is true");
+  }
+  const bool adds_prompt = chat.has_add_generation_prompt() ? chat.add_generation_prompt()
+                                                            : !chat.continue_final_message();
+  auto text = checkpoint.chat_template->Render(messages, adds_prompt, checkpoint.bos_token,
+                                               checkpoint.eos_token);
   if (!text.ok()) {
     const std::string_view reason(text.status().message().data(), text.status().message().size());
     return RefusedField("chat", Shorten(reason, kMaxTemplateErrorBytes));
+  }
+  if (chat.continue_final_message()) {
+    RETURN_IF_ERROR(CutBehindLastMessage(messages.back().content, &*text));
   }
   ASSIGN_OR_RETURN(auto ids, EncodeField("chat", *text, context, {}));
   // A template may write BOS itself, and a role table says all that is written.
@@ -251,6 +285,36 @@ absl::Status ReadSharing(const Message& message, const ParseContext& context, Re
 
 // Generate.
 
+// Adds the ids of each word, as it is and with a space before it: one id to `banned_ids`, several
+// to `sequences`.
+// Source  vLLM, SamplingParams.update_from_tokenizer: the second form counts where it has as many
+//         ids as the first and begins with another
+absl::Status ReadBadWords(const v1::Sampling& message, const ParseContext& context,
+                          std::vector<int32_t>* banned_ids,
+                          std::vector<std::vector<int32_t>>* sequences) {
+  RETURN_IF_ERROR(
+      CheckCount("sampling.bad_words", size_t(message.bad_words_size()), 0, limits::kMaxBadWords));
+  for (int i = 0; i < message.bad_words_size(); ++i) {
+    const std::string field = StrCat("sampling.bad_words[", i, "]");
+    const std::string& word = message.bad_words(i);
+    RETURN_IF_ERROR(CheckBytes(field, word.size(), 1, limits::kMaxBadWordBytes));
+    const std::string stripped = word.substr(std::min(word.find_first_not_of(kSpace), word.size()));
+    ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodeField(field, stripped, context, {}));
+    ASSIGN_OR_RETURN(std::vector<int32_t> spaced, EncodeField(field, " " + stripped, context, {}));
+    if (ids.empty()) return FieldError(field, "has no token; it must have text");
+    const bool is_other = spaced.size() == ids.size() && spaced.front() != ids.front();
+    for (std::vector<int32_t>* form : {&ids, &spaced}) {
+      if (form == &spaced && !is_other) continue;
+      if (form->size() == 1) {
+        banned_ids->push_back(form->front());
+      } else {
+        sequences->push_back(std::move(*form));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 // True if allowed_token_ids and banned_token_ids leave no id to sample.
 bool LeavesNoId(const SamplingParams& params, int vocab_size) {
   const std::set<int32_t> banned(params.banned_ids.begin(), params.banned_ids.end());
@@ -259,7 +323,18 @@ bool LeavesNoId(const SamplingParams& params, int vocab_size) {
                      [&](int32_t id) { return banned.contains(id); });
 }
 
-absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, SamplingParams* params) {
+// All ids that may be banned at once.
+SamplingParams WithSequenceEnds(const GenerateParams& params) {
+  SamplingParams sampling = params.sampling;
+  for (const auto& sequence : params.banned_sequences) {
+    sampling.banned_ids.push_back(sequence.back());
+  }
+  return sampling;
+}
+
+absl::Status ReadTokenSets(const v1::Sampling& message, const ParseContext& context, int vocab_size,
+                           GenerateParams* generate) {
+  SamplingParams* const params = &generate->sampling;
   RETURN_IF_ERROR(CheckCount("sampling.logit_bias", size_t(message.logit_bias_size()), 0,
                              limits::kMaxLogitBiases));
   for (const auto& [id, bias] : message.logit_bias()) {
@@ -290,15 +365,23 @@ absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, Sampling
                " entries and leaves no id to sample; at least one id must be allowed and not "
                "banned"));
   }
+  if (message.bad_words().empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(ReadBadWords(message, context, &params->banned_ids, &generate->banned_sequences));
+  if (LeavesNoId(WithSequenceEnds(*generate), vocab_size)) {
+    return FieldError("sampling.bad_words",
+                      StrCat("has ", message.bad_words_size(),
+                             " entries, whose last tokens leave no id to sample"));
+  }
   return absl::OkStatus();
 }
 
 absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& context,
-                          SamplingParams* params) {
+                          GenerateParams* generate) {
+  SamplingParams* const params = &generate->sampling;
   const int vocab_size = context.checkpoint->config.NumTokenIds();  // padding is never sampled
   params->seed = message.has_seed() ? message.seed() : context.default_seed;
   RETURN_IF_ERROR(ReadSamplingFields(message, vocab_size, params));
-  return ReadTokenSets(message, vocab_size, params);
+  return ReadTokenSets(message, context, vocab_size, generate);
 }
 
 // Checks max_tokens and min_tokens against the context length left after the prompt.
@@ -327,7 +410,7 @@ absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_t
 // Before min_tokens an id must be left that does not end the text.
 absl::Status CheckEarlyIds(const ModelConfig& config, const GenerateParams& params) {
   if (params.min_tokens == 0) return absl::OkStatus();
-  SamplingParams early = params.sampling;
+  SamplingParams early = WithSequenceEnds(params);
   for (const int32_t id : EndingIds(params, config)) early.banned_ids.push_back(id);
   if (!LeavesNoId(early, config.NumTokenIds())) return absl::OkStatus();
   return ValueError("min_tokens", params.min_tokens,
@@ -361,10 +444,10 @@ void MoveSpecialStops(const Checkpoint& checkpoint, GenerateParams* params) {
   }
 }
 
-absl::Status ReadOutputs(const v1::GenerateRequest& message, GenerateParams* params,
-                         ParsedGenerate* call) {
+absl::Status ReadOutputs(const v1::GenerateRequest& message, const ParseContext& context,
+                         GenerateParams* params, ParsedGenerate* call) {
   if (message.has_n()) params->num_choices = message.n();
-  RETURN_IF_ERROR(CheckRange("n", params->num_choices, 1, limits::kMaxChoices));
+  RETURN_IF_ERROR(CheckRange("n", params->num_choices, 1, context.max_choices));
   if (message.has_logprobs()) {
     params->num_logprobs = message.logprobs();
     RETURN_IF_ERROR(CheckRange("logprobs", params->num_logprobs, 0, limits::kMaxLogprobs));
@@ -381,6 +464,10 @@ absl::Status ReadOutputs(const v1::GenerateRequest& message, GenerateParams* par
         CheckRange("speculative_tokens", params->speculative_tokens, kRange.min, kRange.max));
   }
   params->ignore_eos = message.ignore_eos();
+  params->includes_stop = message.include_stop_str_in_output();
+  if (message.has_skip_special_tokens()) {
+    params->skips_special_tokens = message.skip_special_tokens();
+  }
   if (message.has_stream_interval()) call->stream_interval = message.stream_interval();
   return CheckRange("stream_interval", call->stream_interval, 1, limits::kMaxStreamInterval);
 }
@@ -733,6 +820,7 @@ ParseContext ContextOf(const LoadedModel& model, uint64_t default_seed) {
   return {.checkpoint = &model.GetCheckpoint(),
           .max_model_len = model.MaxModelLen(),
           .default_seed = default_seed,
+          .max_choices = model.MaxChoices(),
           .allow_attention_override = model.AllowsAttentionOverride(),
           .allow_steering = model.AllowsSteering(),
           .kv_cache_dtype = model.GetEngine().Options().kv_cache_dtype,
@@ -745,9 +833,9 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
   ParsedGenerate parsed;
   GenerateParams params;
   // Cheap checks first: tokenization is the expensive part.
-  RETURN_IF_ERROR(ReadSampling(message.sampling(), context, &params.sampling));
+  RETURN_IF_ERROR(ReadSampling(message.sampling(), context, &params));
   RETURN_IF_ERROR(ReadStops(message, checkpoint.config.vocab_size, &params));
-  RETURN_IF_ERROR(ReadOutputs(message, &params, &parsed));
+  RETURN_IF_ERROR(ReadOutputs(message, context, &params, &parsed));
   RETURN_IF_ERROR(ReadSharing(message, context, &parsed.request));
   ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
   RETURN_IF_ERROR(ReadLengths(message, prompt.ids.size(), context, &params));

@@ -22,6 +22,7 @@ int64_t BytesOf(const Request& request) {
     const SamplingParams& sampling = generate->sampling;
     num_bytes += BytesOf(sampling.allowed_ids) + BytesOf(sampling.banned_ids) +
                  BytesOf(sampling.logit_bias) + BytesOf(generate->stop_strings);
+    for (const auto& sequence : generate->banned_sequences) num_bytes += BytesOf(sequence);
   }
   if (const ScoreParams* const score = request.Score()) {
     num_bytes += BytesOf(score->continuations) + BytesOf(score->logprob_ids);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -60,18 +61,24 @@ void AdmissionPermit::ReleaseKey() {
 absl::StatusOr<AdmissionPermit> AdmissionControl::Admit(std::string_view authorization,
                                                         KeyRole role, AbortCallback abort,
                                                         std::optional<Caller> caller,
-                                                        const std::string& client) {
-  ASSIGN_OR_RETURN(AdmissionPermit permit, AddCall(std::move(abort)));
+                                                        const std::string& client,
+                                                        const std::string& request_id) {
+  ASSIGN_OR_RETURN(AdmissionPermit permit,
+                   AddCall({.abort = std::move(abort), .request_id = request_id}));
   if (!caller) {
     ASSIGN_OR_RETURN(caller, access_->Authenticate(authorization, role));
   }
   if (*caller == nullptr) caller = access_->OfAddress(client);
   if (*caller != nullptr) RETURN_IF_ERROR((*caller)->Acquire(Clock::now()));
+  {
+    const std::lock_guard lock(mutex_);
+    running_.at(permit.id_).caller = *caller;
+  }
   permit.key_ = *std::move(caller);
   return permit;
 }
 
-absl::StatusOr<AdmissionPermit> AdmissionControl::AddCall(AbortCallback abort) {
+absl::StatusOr<AdmissionPermit> AdmissionControl::AddCall(RunningCall call) {
   const std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(LockedReadiness());
   if (std::ssize(running_) >= max_calls_) {
@@ -79,7 +86,8 @@ absl::StatusOr<AdmissionPermit> AdmissionControl::AddCall(AbortCallback abort) {
                                                " running calls (--max-calls ", max_calls_, ")"));
   }
   const uint64_t id = next_id_++;
-  running_.emplace(id, RunningCall{.abort = std::move(abort), .model = model_});
+  call.model = model_;
+  running_.emplace(id, std::move(call));
   return AdmissionPermit(this, model_, id);
 }
 
@@ -106,16 +114,32 @@ void AdmissionControl::Close(absl::Status reason) {
   closed_ = std::move(reason);
 }
 
+int AdmissionControl::AbortCalls(std::string_view request_id, const Caller& caller,
+                                 const absl::Status& reason) {
+  const bool sees_all = caller == nullptr || !caller->IsKey() || caller->IsAdmin();
+  return Abort(
+      [&](const RunningCall& call) {
+        return call.abort && call.request_id == request_id && (sees_all || call.caller == caller);
+      },
+      reason);
+}
+
 void AdmissionControl::AbortAll(const absl::Status& reason) {
-  std::map<uint64_t, RunningCall> running;
+  Abort([](const RunningCall& call) { return bool(call.abort); }, reason);
+}
+
+template <typename Predicate>
+int AdmissionControl::Abort(const Predicate& predicate, const absl::Status& reason) {
+  std::vector<AbortCallback> aborts;
   {
     const std::lock_guard lock(mutex_);
-    running = running_;
+    for (const auto& [id, call] : running_) {
+      if (predicate(call)) aborts.push_back(call.abort);
+    }
   }
   // Without the lock: a call that ends removes itself.
-  for (const auto& [id, call] : running) {
-    if (call.abort) call.abort(reason);
-  }
+  for (const AbortCallback& abort : aborts) abort(reason);
+  return int(aborts.size());
 }
 
 template <typename Condition>

@@ -9,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -72,13 +74,14 @@ class AdmissionControl {
 
   // `authorization`: see AccessControl::Authenticate. `abort`: how AbortAll ends this call; empty
   // if the call ends by itself soon. `caller`: what Authenticate has returned before for this role.
-  // `client`: the address that has the limits where there are no keys.
+  // `client`: the address that has the limits where there are no keys. `request_id`: AbortCalls.
   // Errors  UNAVAILABLE: as Readiness
   //         RESOURCE_EXHAUSTED: too many calls, or a limit of the key; carries the retry delay
   //         UNAUTHENTICATED, PERMISSION_DENIED: as AccessControl::Authenticate
   absl::StatusOr<AdmissionPermit> Admit(std::string_view authorization, KeyRole role,
                                         AbortCallback abort = {}, std::optional<Caller> caller = {},
-                                        const std::string& client = {});
+                                        const std::string& client = {},
+                                        const std::string& request_id = {});
 
   // As AccessControl::Authenticate.
   absl::StatusOr<Caller> Authenticate(std::string_view authorization, KeyRole role) const {
@@ -95,6 +98,9 @@ class AdmissionControl {
   void Open(LoadedModel* model);
   // Stops admitting calls; new ones get `reason` (UNAVAILABLE). The last reason applies.
   void Close(absl::Status reason);
+  // Ends the running calls of that request id with `reason`: those of the caller's own key; of all
+  // keys where the caller is an admin or there are no keys. Returns how many there were.
+  int AbortCalls(std::string_view request_id, const Caller& caller, const absl::Status& reason);
   // Ends every running call with `reason`.
   void AbortAll(const absl::Status& reason);
 
@@ -110,7 +116,16 @@ class AdmissionControl {
   friend class AdmissionPermit;
 
   absl::Status LockedReadiness() const;
-  absl::StatusOr<AdmissionPermit> AddCall(AbortCallback abort);
+  struct RunningCall {
+    AbortCallback abort;
+    std::string request_id;
+    Caller caller = {};                  // set once it has been authenticated
+    const LoadedModel* model = nullptr;  // that was served at its admission
+  };
+  absl::StatusOr<AdmissionPermit> AddCall(RunningCall call);
+  // Aborts the calls of which `predicate` is true, which have a callback. Returns their number.
+  template <typename Predicate>
+  int Abort(const Predicate& predicate, const absl::Status& reason);
   void RemoveCall(uint64_t id);
   template <typename Condition>
   bool WaitUntil(absl::Duration limit, const Condition& condition);
@@ -122,10 +137,6 @@ class AdmissionControl {
   LoadedModel* model_ = nullptr;   // null: loading
   absl::Status closed_;            // OK: not closed
   uint64_t next_id_ = 0;
-  struct RunningCall {
-    AbortCallback abort;
-    const LoadedModel* model;
-  };
   std::map<uint64_t, RunningCall> running_;
 };
 

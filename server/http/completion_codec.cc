@@ -75,10 +75,10 @@ class CompletionCodec final : public HttpCodec {
   size_t num_prompts_ = 0;
   int num_choices_ = 1;  // of each prompt
   TokenFormat format_;
-  std::string prefix_;  // of every reply and event: id, object, created, model
-  std::string usage_;
-  std::vector<v1::Usage> prompt_usages_;            // of each prompt, where events tell the usage
-  std::vector<Choice> choices_;                     // of all prompts
+  std::string prefix_;                    // of every reply and event: id, object, created, model
+  std::string usage_;                     // with the timings
+  std::vector<v1::Usage> prompt_usages_;  // of each prompt, where events tell the usage
+  std::vector<Choice> choices_;           // of all prompts
   std::vector<PromptLogprobList> prompt_logprobs_;  // of each prompt, where asked for
 };
 
@@ -86,8 +86,7 @@ absl::Status CompletionCodec::Decode(const HttpRequest& request) {
   const ParseContext context = Context().MakeParseContext();
   {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
-    ASSIGN_OR_RETURN(request_, IsChat() ? ReadChatCompletion(body, *context.checkpoint)
-                                        : ReadCompletion(body, context));
+    ASSIGN_OR_RETURN(request_, IsChat() ? ReadChatCompletion(body) : ReadCompletion(body, context));
   }
   if (dialect_ == Dialect::kLmEval) AddBosForLmEval(context, &request_);
   num_prompts_ = request_.prompts.size();
@@ -123,7 +122,7 @@ absl::Status CompletionCodec::OnParsed(CallContext* context, const std::vector<S
       !IsChat()         ? "text_completion"
       : request_.stream ? "chat.completion.chunk"
                         : "chat.completion",
-      "\",\"created\":", int64_t(std::time(nullptr)), ",\"model\":", JsonString(checkpoint.name),
+      "\",\"created\":", int64_t(std::time(nullptr)), ",\"model\":", JsonString(ModelName()),
       ",\"system_fingerprint\":\"fp_", checkpoint.hash, "\",\"choices\":[");
   return absl::OkStatus();
 }
@@ -175,7 +174,10 @@ void CompletionCodec::OnReply(int prompt, Message& message) {
     case v1::GenerateReply::kDelta:
       AddDelta(first_choice + reply.delta().choice(), reply.delta());
       return;
-    case v1::GenerateReply::kFinished: usage_ = UsageJson(reply.finished().usage()); return;
+    case v1::GenerateReply::kFinished:
+      usage_ = StrCat(UsageJson(reply.finished().usage()),
+                      ",\"timings\":", TimingsJson(reply.finished()));
+      return;
     default: return;
   }
 }

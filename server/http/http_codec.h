@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "server/api/call_context.h"
 #include "server/api/method.h"
+#include "server/http/http_error.h"
 #include "server/http/http_exchange.h"
 
 namespace lssar {
@@ -48,18 +49,23 @@ class HttpCodec {
   virtual void OnReply(int prompt, Message& reply) = 0;
   // Sends the rest, and ends the answer. Not called for an error before the answer has begun.
   virtual void OnEnd(const absl::Status& status) = 0;
+  // The answer to a call that has failed before its answer has begun.
+  virtual HttpReply Error(const absl::Status& status) const { return ErrorReply(status); }
 
  protected:
   const CallContext& Context() const { return *context_; }
   HttpExchange& Exchange() const { return *exchange_; }
   const std::string& Receipt() const { return receipt_; }
-  // The request's body. Errors  those of ParseJson
-  absl::StatusOr<nlohmann::json> ParseBody(const HttpRequest& request) const;
+  // The request's body, which asks for a served model. Errors  those of ParseJson and ReadModelName
+  absl::StatusOr<nlohmann::json> ParseBody(const HttpRequest& request);
+  // The model as the body of ParseBody calls it, or the first of its names.
+  const std::string& ModelName() const { return model_name_; }
 
  private:
   const CallContext* context_ = nullptr;
   HttpExchange* exchange_ = nullptr;
   std::string receipt_;
+  std::string model_name_;
 };
 
 // A kind of call, and how a path speaks about it.
@@ -72,6 +78,8 @@ HttpMethod MakeCompletion();      // POST /v1/completions
 HttpMethod MakeChatCompletion();  // POST /v1/chat/completions
 // POST /lm_eval/v1/completions: openai_request.h, AddBosForLmEval.
 HttpMethod MakeLmEvalCompletion();
+HttpMethod MakeResponse();   // POST /v1/responses
+HttpMethod MakeMessage();    // POST /v1/messages
 HttpMethod MakeScore();      // POST /v1/score
 HttpMethod MakeEmbedding();  // POST /v1/embeddings
 HttpMethod MakeAttention();  // POST /v1/attention

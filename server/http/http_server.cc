@@ -20,6 +20,7 @@
 #include "server/http/http_codec.h"
 #include "server/http/http_error.h"
 #include "server/http/http_transport.h"
+#include "server/http/json_text.h"
 #include "server/http/openapi.h"
 #include "server/http/tokenizer_calls.h"
 #include "server/http/web_page.h"
@@ -31,6 +32,29 @@ namespace {
 constexpr size_t kMaxShownBytes = 64;
 
 constexpr std::string_view kModelsPrefix = "/v1/models/";
+constexpr std::string_view kMessagesPath = "/v1/messages";
+
+// Paths of one running call, by the id of its reply.
+struct CallPath {
+  std::string_view prefix;  // what the id follows
+  std::string_view route;
+  std::string_view id_prefix;  // of the id, before the request id
+  std::string_view object;     // of the answer
+};
+constexpr auto kCallPaths = std::to_array<CallPath>({
+    {"/v1/completions/", "/v1/completions/{id}", "cmpl-", "text_completion.deleted"},
+    {"/v1/chat/completions/", "/v1/chat/completions/{id}", "chatcmpl-", "chat.completion.deleted"},
+    {"/v1/responses/", "/v1/responses/{id}", "resp_", "response"},
+    {"/v1/messages/", "/v1/messages/{id}", "msg_", "message"},
+});
+
+// Null: the path is none of them.
+const CallPath* FindCallPath(std::string_view path) {
+  for (const CallPath& call : kCallPaths) {
+    if (path.starts_with(call.prefix) && path.size() > call.prefix.size()) return &call;
+  }
+  return nullptr;
+}
 
 bool Allows(std::string_view route_method, std::string_view method) {
   return method == route_method || (route_method == "GET" && method == "HEAD");
@@ -63,17 +87,35 @@ std::string PercentDecode(std::string_view text) {
   return decoded;
 }
 
+// DELETE of a running call: it ends, and its answer is the error of a cancelled call.
+absl::StatusOr<std::string> DeleteCall(const HttpRequest& request, const CallContext& context) {
+  const CallPath& call = *FindCallPath(request.Path());
+  const std::string id = PercentDecode(request.Path().substr(call.prefix.size()));
+  std::string_view request_id = id;
+  if (request_id.starts_with(call.id_prefix)) request_id.remove_prefix(call.id_prefix.size());
+  if (context.AbortCalls(request_id) == 0) {
+    return absl::NotFoundError(
+        StrCat("no call with the id ", Quote(id), " is running; ended calls are not kept"));
+  }
+  return StrCat("{\"id\":", JsonString(id), ",\"object\":\"", call.object, "\",\"deleted\":true}");
+}
+
 // GET /v1/models and GET /v1/models/NAME. `created`: of the model, in seconds since 1970.
 absl::StatusOr<std::string> ModelsJson(const HttpRequest& request, const CallContext& context,
                                        int64_t created) {
   const LoadedModel& model = context.Model();
   const std::string_view path = request.Path();
   if (!path.starts_with(kModelsPrefix)) {
-    return StrCat("{\"object\":\"list\",\"data\":[", ModelJson(model, created), "]}");
+    return StrCat("{\"object\":\"list\",\"data\":[",
+                  StrJoin(model.ServedNames(),
+                          [&](const std::string& name) { return ModelJson(model, name, created); }),
+                  "]}");
   }
   const std::string name = PercentDecode(path.substr(kModelsPrefix.size()));
-  if (name != model.GetCheckpoint().name) return ModelNotFound(name, model.GetCheckpoint().name);
-  return ModelJson(model, created);
+  if (std::ranges::count(model.ServedNames(), name) == 0) {
+    return ModelNotFound(name, model.ServedNames());
+  }
+  return ModelJson(model, name, created);
 }
 
 }  // namespace
@@ -143,6 +185,36 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
        .rpc = "POST /v1/chat/completions",
        .kind = CallKind::kGenerate,
        .call = [](const State&) { return MakeChatCompletion(); }},
+      {.method = "POST",
+       .path = "/v1/responses",
+       .rpc = "POST /v1/responses",
+       .kind = CallKind::kGenerate,
+       .call = [](const State&) { return MakeResponse(); }},
+      {.method = "POST",
+       .path = kMessagesPath,
+       .rpc = "POST /v1/messages",
+       .kind = CallKind::kGenerate,
+       .call = [](const State&) { return MakeMessage(); }},
+      {.method = "POST",
+       .path = "/v1/messages/count_tokens",
+       .rpc = "/v1/messages/count_tokens",
+       .call = [](const State&) { return MakeAnswer(CountTokensJson); }},
+      {.method = "DELETE",
+       .path = kCallPaths[0].route,
+       .rpc = "DELETE",
+       .call = [](const State&) { return MakeAnswer(DeleteCall); }},
+      {.method = "DELETE",
+       .path = kCallPaths[1].route,
+       .rpc = "DELETE",
+       .call = [](const State&) { return MakeAnswer(DeleteCall); }},
+      {.method = "DELETE",
+       .path = kCallPaths[2].route,
+       .rpc = "DELETE",
+       .call = [](const State&) { return MakeAnswer(DeleteCall); }},
+      {.method = "DELETE",
+       .path = kCallPaths[3].route,
+       .rpc = "DELETE",
+       .call = [](const State&) { return MakeAnswer(DeleteCall); }},
       {.method = "POST",
        .path = "/v1/score",
        .rpc = "POST /v1/score",
@@ -253,8 +325,11 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
 const HttpServer::State::Route* HttpServer::State::FindRoute(std::string_view path) {
   if (path.starts_with(kModelsPrefix) && path.size() > kModelsPrefix.size()) path = "/v1/models";
   if (IsWebPath(path)) path = "/";
-  const auto found = std::ranges::find(Routes(), path, &Route::path);
-  return found == Routes().end() ? nullptr : &*found;
+  auto found = std::ranges::find(Routes(), path, &Route::path);
+  if (found != Routes().end()) return &*found;
+  const CallPath* const call = FindCallPath(path);
+  if (call == nullptr) return nullptr;
+  return &*std::ranges::find(Routes(), call->route, &Route::path);
 }
 
 std::string HttpServer::State::PathList() {
@@ -265,6 +340,7 @@ std::string HttpServer::State::PathList() {
 std::optional<HttpReply> HttpServer::State::CheckHead(HttpRequest* head) {
   std::optional<HttpReply> rejection = Reject(head);
   if (rejection) {
+    if (head->Path() == kMessagesPath) rejection = AnthropicError(*std::move(rejection));
     for (HttpHeader& header : CorsHeaders(*head)) rejection->headers.push_back(std::move(header));
   }
   return rejection;
@@ -322,7 +398,7 @@ std::optional<HttpReply> HttpServer::State::RejectCall(const Route& route,
   const absl::Status status = [&]() -> absl::Status {
     RETURN_IF_ERROR(parts.admission->Readiness());
     ASSIGN_OR_RETURN(head.caller,
-                     parts.admission->Authenticate(head.Header("authorization"), KeyRole::kUser));
+                     parts.admission->Authenticate(AuthorizationOf(head), KeyRole::kUser));
     return ReadTimeout(head).status();
   }();
   if (status.ok()) return std::nullopt;
@@ -361,7 +437,7 @@ HttpReply HttpServer::State::Preflight(const Route& route, const HttpRequest& re
 }
 
 HttpReply HttpServer::State::MetricsPage(const HttpRequest& request) const {
-  const absl::Status status = pages.check_admin(std::string(request.Header("authorization")));
+  const absl::Status status = pages.check_admin(AuthorizationOf(request));
   if (!status.ok()) return lssar::ErrorReply(status);
   return {.status = 200,
           .body = pages.metrics(),

@@ -64,7 +64,7 @@ class ScoreCodec final : public HttpCodec {
   absl::Status Decode(const HttpRequest& request) override {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
     format_ = {.checkpoint = &Context().Model().GetCheckpoint()};
-    ASSIGN_OR_RETURN(method_.request, ReadScore(body, *format_.checkpoint));
+    ASSIGN_OR_RETURN(method_.request, ReadScore(body));
     logprobs_ = ChatLogprobs(format_);
     scores_.resize(size_t(method_.request.items_size()));
     return absl::OkStatus();
@@ -107,7 +107,7 @@ class ScoreCodec final : public HttpCodec {
   void OnEnd(const absl::Status& /*status*/) override {
     const Checkpoint& checkpoint = *format_.checkpoint;
     std::string json = StrCat("{\"id\":\"score-", Context().RequestId(),
-                              "\",\"object\":\"list\",\"model\":", JsonString(checkpoint.name),
+                              "\",\"object\":\"list\",\"model\":", JsonString(ModelName()),
                               ",\"system_fingerprint\":\"fp_", checkpoint.hash, "\",\"data\":[");
     for (size_t i = 0; i < scores_.size(); ++i) {
       if (i > 0) json += ',';
@@ -169,7 +169,7 @@ class EmbeddingCodec final : public HttpCodec {
 
   absl::Status Decode(const HttpRequest& request) override {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
-    ASSIGN_OR_RETURN(EmbeddingRequest read, ReadEmbedding(body, Context().Model().GetCheckpoint()));
+    ASSIGN_OR_RETURN(EmbeddingRequest read, ReadEmbedding(body));
     is_base64_ = read.is_base64;
     method_.request = std::move(read.message);
     return absl::OkStatus();
@@ -216,8 +216,8 @@ class EmbeddingCodec final : public HttpCodec {
   }
 
   void OnEnd(const absl::Status& /*status*/) override {
-    std::string json = StrCat("{\"object\":\"list\",\"model\":",
-                              JsonString(Context().Model().GetCheckpoint().name), ",\"data\":[");
+    std::string json =
+        StrCat("{\"object\":\"list\",\"model\":", JsonString(ModelName()), ",\"data\":[");
     for (size_t i = 0; i < vectors_.size(); ++i) {
       if (i > 0) json += ',';
       json += StrCat("{\"object\":\"embedding\",\"index\":", i, ",\"embedding\":");
@@ -310,7 +310,7 @@ class AttentionCodec final : public HttpCodec {
 
   absl::Status Decode(const HttpRequest& request) override {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
-    ASSIGN_OR_RETURN(AttentionRequest read, ReadAttention(body, Context().Model().GetCheckpoint()));
+    ASSIGN_OR_RETURN(AttentionRequest read, ReadAttention(body));
     is_stream_ = read.stream;
     is_chat_ = read.message.has_chat();
     method_.request = std::move(read.message);
@@ -379,7 +379,7 @@ class AttentionCodec final : public HttpCodec {
   std::string Head() const {
     const Checkpoint& checkpoint = Context().Model().GetCheckpoint();
     return StrCat("{\"id\":\"attn-", Context().RequestId(),
-                  "\",\"object\":\"attention\",\"model\":", JsonString(checkpoint.name),
+                  "\",\"object\":\"attention\",\"model\":", JsonString(ModelName()),
                   ",\"system_fingerprint\":\"fp_", checkpoint.hash, "\",\"tokens\":[", tokens_,
                   "]");
   }

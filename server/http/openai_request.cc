@@ -28,6 +28,7 @@ using Json = nlohmann::json;
 constexpr size_t kMaxPrompts = limits::kMaxScoreItems;
 // OpenAI's default.
 constexpr int kDefaultCompletionTokens = 16;
+constexpr std::array<std::string_view, 1> kTextParts = {"text"};
 
 // All that is generated is returned.
 absl::Status CheckBestOf(const BodyFields& fields) {
@@ -37,14 +38,6 @@ absl::Status CheckBestOf(const BodyFields& fields) {
   return FieldError("best_of", StrCat("is ", *best_of,
                                       "; this server returns all that it generates, so it must be "
                                       "equal to n or left out"));
-}
-
-// Values beyond the field's type become its ends, which are out of the field's range: the check of
-// the range names the value's field and limit.
-int32_t Clamped(int64_t value) {
-  constexpr int64_t kLow = std::numeric_limits<int32_t>::min();
-  constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
-  return int32_t(std::min(std::max(value, kLow), kHigh));
 }
 
 absl::Status ReadLogitBias(const Json& biases, v1::Sampling* sampling) {
@@ -89,6 +82,10 @@ absl::Status ReadSampling(const BodyFields& fields, v1::Sampling* sampling) {
   if (const Json* banned = fields.Find("banned_token_ids")) {
     ASSIGN_OR_RETURN(const auto ids, ReadIds("banned_token_ids", *banned));
     sampling->mutable_banned_token_ids()->Assign(ids.begin(), ids.end());
+  }
+  if (const Json* words = fields.Find("bad_words")) {
+    ASSIGN_OR_RETURN(const auto texts, ReadStrings("bad_words", *words));
+    sampling->mutable_bad_words()->Assign(texts.begin(), texts.end());
   }
   return absl::OkStatus();
 }
@@ -223,9 +220,16 @@ absl::Status ReadStream(const BodyFields& fields, CompletionRequest* request) {
   return absl::OkStatus();
 }
 
-// The fields that both kinds of completion have. Those of a prompt go into `shared`.
-absl::Status ReadShared(const BodyFields& fields, CompletionRequest* request,
-                        v1::GenerateRequest* shared) {
+}  // namespace
+
+int32_t Clamped(int64_t value) {
+  constexpr int64_t kLow = std::numeric_limits<int32_t>::min();
+  constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
+  return int32_t(std::min(std::max(value, kLow), kHigh));
+}
+
+absl::Status ReadGenerateFields(const BodyFields& fields, CompletionRequest* request,
+                                v1::GenerateRequest* shared) {
   RETURN_IF_ERROR(CheckBestOf(fields));
   RETURN_IF_ERROR(ReadStream(fields, request));
   RETURN_IF_ERROR(ReadSampling(fields, shared->mutable_sampling()));
@@ -237,6 +241,10 @@ absl::Status ReadShared(const BodyFields& fields, CompletionRequest* request,
   if (min_tokens) shared->set_min_tokens(Clamped(*min_tokens));
   ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos, fields.Bool("ignore_eos"));
   if (ignore_eos) shared->set_ignore_eos(*ignore_eos);
+  ASSIGN_OR_RETURN(const std::optional<bool> with_stop, fields.Bool("include_stop_str_in_output"));
+  if (with_stop) shared->set_include_stop_str_in_output(*with_stop);
+  ASSIGN_OR_RETURN(const std::optional<bool> skip_special, fields.Bool("skip_special_tokens"));
+  if (skip_special) shared->set_skip_special_tokens(*skip_special);
   ASSIGN_OR_RETURN(const std::optional<int64_t> draft, fields.Int("speculative_tokens"));
   if (draft) shared->set_speculative_tokens(Clamped(*draft));
   ASSIGN_OR_RETURN(const std::optional<int64_t> interval, fields.Int("stream_interval"));
@@ -253,6 +261,8 @@ absl::Status ReadShared(const BodyFields& fields, CompletionRequest* request,
   request->tokens_as_ids = as_ids.value_or(false);
   return absl::OkStatus();
 }
+
+namespace {
 
 // `shared` with a prompt.
 absl::StatusOr<v1::GenerateRequest> WithText(const v1::GenerateRequest& shared,
@@ -327,27 +337,6 @@ absl::Status ReadPrompts(const BodyFields& fields, const v1::GenerateRequest& sh
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReadContent(const std::string& field, const Json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) {
-    return FieldError(
-        field, StrCat("is ", TypeName(content), "; it must be a string or a list of text parts"));
-  }
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    ASSIGN_OR_RETURN(const BodyFields part, BodyFields::Of(content[i], StrCat(field, "[", i, "]")));
-    ASSIGN_OR_RETURN(const std::optional<std::string> type, part.String("type"));
-    ASSIGN_OR_RETURN(std::optional<std::string> part_text, part.String("text"));
-    if (type != "text" || !part_text) {
-      return FieldError(StrCat(field, "[", i, "]"),
-                        "is no text part; this server's models read text alone");
-    }
-    RETURN_IF_ERROR(CheckFields(kContentPart, part));
-    text += *part_text;
-  }
-  return text;
-}
-
 absl::StatusOr<v1::TextOrTokens> ReadTextOrTokens(const std::string& field, const Json& value) {
   v1::TextOrTokens text;
   if (value.is_string()) {
@@ -364,20 +353,42 @@ absl::StatusOr<v1::TextOrTokens> ReadTextOrTokens(const std::string& field, cons
 
 }  // namespace
 
-absl::Status CheckModelName(const Json& body, const Checkpoint& checkpoint) {
+absl::StatusOr<std::string> ReadContent(const std::string& field, const Json& content,
+                                        std::span<const std::string_view> types) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) {
+    return FieldError(
+        field, StrCat("is ", TypeName(content), "; it must be a string or a list of text parts"));
+  }
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    ASSIGN_OR_RETURN(const BodyFields part, BodyFields::Of(content[i], StrCat(field, "[", i, "]")));
+    ASSIGN_OR_RETURN(const std::optional<std::string> type, part.String("type"));
+    ASSIGN_OR_RETURN(std::optional<std::string> part_text, part.String("text"));
+    if (!type || std::ranges::count(types, *type) == 0 || !part_text) {
+      return FieldError(StrCat(field, "[", i, "]"),
+                        "is no text part; this server's models read text alone");
+    }
+    RETURN_IF_ERROR(CheckFields(kContentPart, part));
+    text += *part_text;
+  }
+  return text;
+}
+
+absl::StatusOr<std::string> ReadModelName(const Json& body, std::span<const std::string> names) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  ASSIGN_OR_RETURN(const std::optional<std::string> model, fields.String("model"));
-  if (!model || *model == checkpoint.name) return absl::OkStatus();
-  return ModelNotFound(*model, checkpoint.name);
+  ASSIGN_OR_RETURN(std::optional<std::string> model, fields.String("model"));
+  if (!model) return names.front();
+  if (std::ranges::count(names, *model) == 0) return ModelNotFound(*model, names);
+  return *std::move(model);
 }
 
 absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseContext& context) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  RETURN_IF_ERROR(CheckModelName(body, *context.checkpoint));
   RETURN_IF_ERROR(CheckFields(kCompletionBody, fields));
   CompletionRequest request;
   v1::GenerateRequest shared;
-  RETURN_IF_ERROR(ReadShared(fields, &request, &shared));
+  RETURN_IF_ERROR(ReadGenerateFields(fields, &request, &shared));
 
   ASSIGN_OR_RETURN(const std::optional<bool> echo, fields.Bool("echo"));
   request.echo = echo.value_or(false);
@@ -435,15 +446,13 @@ void AddBosForLmEval(const ParseContext& context, CompletionRequest* request) {
   }
 }
 
-absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body,
-                                                     const Checkpoint& checkpoint) {
+absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   RETURN_IF_ERROR(CheckFields(kChatBody, fields));
   CompletionRequest request;
   request.is_chat = true;
   v1::GenerateRequest shared;
-  RETURN_IF_ERROR(ReadShared(fields, &request, &shared));
+  RETURN_IF_ERROR(ReadGenerateFields(fields, &request, &shared));
 
   ASSIGN_OR_RETURN(const std::optional<bool> logprobs, fields.Bool("logprobs"));
   ASSIGN_OR_RETURN(const std::optional<int64_t> top, fields.Int("top_logprobs"));
@@ -472,8 +481,17 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body,
   const Json* messages = fields.Find("messages");
   if (messages == nullptr) return FieldError("messages", "is missing");
   ASSIGN_OR_RETURN(*shared.mutable_chat(), ReadChatMessages(*messages));
+  RETURN_IF_ERROR(ReadChatEnd(fields, shared.mutable_chat()));
   request.prompts.push_back(std::move(shared));
   return request;
+}
+
+absl::Status ReadChatEnd(const BodyFields& fields, v1::Chat* chat) {
+  ASSIGN_OR_RETURN(const std::optional<bool> prompt, fields.Bool("add_generation_prompt"));
+  if (prompt) chat->set_add_generation_prompt(*prompt);
+  ASSIGN_OR_RETURN(const std::optional<bool> continues, fields.Bool("continue_final_message"));
+  if (continues) chat->set_continue_final_message(*continues);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<v1::Chat> ReadChatMessages(const Json& messages) {
@@ -492,14 +510,14 @@ absl::StatusOr<v1::Chat> ReadChatMessages(const Json& messages) {
     if (content == nullptr) return FieldError(field + ".content", "is missing");
     v1::ChatMessage& message = *chat.add_messages();
     message.set_role(*std::move(role));
-    ASSIGN_OR_RETURN(*message.mutable_content(), ReadContent(field + ".content", *content));
+    ASSIGN_OR_RETURN(*message.mutable_content(),
+                     ReadContent(field + ".content", *content, kTextParts));
   }
   return chat;
 }
 
-absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& checkpoint) {
+absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   RETURN_IF_ERROR(CheckFields(kScoreBody, fields));
   v1::ScoreRequest request;
   RETURN_IF_ERROR(ReadSharingFields(fields, &request));
@@ -542,9 +560,8 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& c
   return request;
 }
 
-absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoint& checkpoint) {
+absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   RETURN_IF_ERROR(CheckFields(kEmbeddingBody, fields));
   EmbeddingRequest request;
   RETURN_IF_ERROR(ReadSharingFields(fields, &request.message));
@@ -591,9 +608,8 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoin
   return request;
 }
 
-absl::StatusOr<AttentionRequest> ReadAttention(const Json& body, const Checkpoint& checkpoint) {
+absl::StatusOr<AttentionRequest> ReadAttention(const Json& body) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   RETURN_IF_ERROR(CheckFields(kAttentionBody, fields));
   AttentionRequest request;
   v1::CaptureAttentionRequest& message = request.message;
@@ -637,8 +653,9 @@ absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt
   const std::array kNames = std::to_array<Name>({
       {"sampling.", ""},
       {"stop_strings", "stop"},
-      {"chat.messages", "messages"},
-      {"chat", "messages"},
+      {"chat.add_generation_prompt", "add_generation_prompt"},
+      {"chat.messages", prompt_field},
+      {"chat", prompt_field},
       {"prompt", prompt_field},
       {"tokens.ids", prompt_field},
       {"text", prompt_field},

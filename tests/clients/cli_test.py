@@ -615,8 +615,8 @@ class UsageTest(unittest.TestCase):
 
     def test_help_ends_with_examples(self):
         for command in ('generate', 'chat', 'score', 'perplexity', 'passkey', 'embed', 'attention',
-                        'kl', 'sweep', 'figure', 'bench', 'info', 'import', 'quantize', 'export',
-                        'verify'):
+                        'kl', 'sweep', 'figure', 'run-batch', 'bench', 'info', 'import', 'quantize',
+                        'export', 'verify'):
             done = run_cli(command, '--help', model=False, PATH='/usr/bin')
             self.assertEqual(done.returncode, 0, done.stderr)
             examples = done.stdout[done.stdout.index('Examples:'):].replace('\\\n', '')

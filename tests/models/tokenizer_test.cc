@@ -169,6 +169,19 @@ TEST(StreamDecoderTest, IllFormedBytesAreMaximalSubparts) {
   EXPECT_EQ(decoded("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"), r + r + r + r + "A");
 }
 
+TEST(StreamDecoderTest, NamesOfSpecialTokensAreInTheTextWhereAskedFor) {
+  const std::vector<int32_t> text = Shipped().Encode("Hello").value();
+  EXPECT_EQ(Shipped().SpecialTokenName(2), "</s>");
+  EXPECT_EQ(Shipped().SpecialTokenName(text[0]), "");
+  for (const bool skips : {true, false}) {
+    StreamDecoder decoder(&Shipped(), /*continues_text=*/false, skips);
+    std::string decoded;
+    for (const int32_t id : text) decoded += decoder.Push(id);
+    decoded += decoder.Push(2);
+    EXPECT_EQ(decoded + decoder.Finish(), skips ? "Hello" : "Hello</s>");
+  }
+}
+
 TEST(StreamDecoderTest, BuffersACharacterUntilItIsComplete) {
   StreamDecoder decoder(&Shipped(), false);
   const std::vector<int32_t> ids = BytePieces("\xF0\x9F\x98\x80x");

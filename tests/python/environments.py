@@ -14,6 +14,8 @@ CLIENT = HERE.parents[1] / 'clients' / 'python'
 PROTO = HERE.parents[1] / 'proto' / 'lssar' / 'v1' / 'inference.proto'
 # Requirements files by environment. Tests that use the same one hold ctest's lock of its name.
 REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
+                'tools': HERE.parent / 'requirements-tools.txt',
+                'guidellm': HERE.parent / 'requirements-guidellm.txt',
                 'import': HERE.parent / 'requirements-import.txt',
                 'real': HERE.parent / 'requirements-real.txt',
                 'import-torch': HERE.parent / 'requirements-import-torch.txt',

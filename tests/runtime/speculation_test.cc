@@ -85,6 +85,34 @@ TEST(Speculation, NgramDraftsOfALoop) {
   EXPECT_EQ(engine.Stats().num_accepted_tokens, engine.Stats().num_draft_tokens);
 }
 
+// Where the draft repeats a banned sequence, its last token is not accepted.
+TEST(Speculation, BannedSequencesAreNotInTheOutput) {
+  EngineOptions options = SmallOptions();
+  options.speculative_method = SpeculativeMethod::kNgram;
+  options.adapts_speculation = false;
+  Request request = Generate(Ids(20, 1), 60);
+  SamplingParams& sampling = request.Generate()->sampling;
+  sampling.temperature = 0;
+  sampling.allowed_ids = {7, 8, 9};
+  sampling.logit_bias = {{7, 100.0f}, {8, 50.0f}};
+  request.Generate()->banned_sequences = {{7, 7, 7}, {8, 7, 7, 8}};
+  request.Generate()->num_logprobs = 2;
+  SteppedEngine engine(options);
+  const Submitted submitted = engine.Submit(request);
+  engine.RunAll();
+  ExpectEqualBits(*submitted.sink, *RunAlone(request, SmallOptions()), request);
+  EXPECT_GT(engine.Stats().num_accepted_tokens, 0);
+  // 7 is the best unless 7 7 precedes it; then 8 is, unless 8 7 7 does: then 9.
+  std::vector<int32_t> ids;
+  for (const TokenResult& token : submitted.sink->At(0).tokens) ids.push_back(token.id);
+  ASSERT_EQ(ids.size(), 60u);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const bool banned = i >= 2 && ids[i - 1] == 7 && ids[i - 2] == 7;
+    const bool also_8 = banned && i >= 3 && ids[i - 3] == 8;
+    EXPECT_EQ(ids[i], !banned ? 7 : also_8 ? 9 : 8) << i;
+  }
+}
+
 TEST(Speculation, TheRequestBoundsItsDrafts) {
   for (const int bound : {0, 2}) {
     OracleProposer proposer(0);

@@ -126,6 +126,27 @@ TEST(MetricsTest, EngineMetricsComeFromEngineStats) {
   EXPECT_EQ(ValueOf(text, "lssar_attention_value_rows_read_total"), "600");
 }
 
+TEST(MetricsTest, NamesAndLabelsOfVllm) {
+  Metrics metrics;
+  for (const FinishReason finish :
+       {FinishReason::kEos, FinishReason::kStopString, FinishReason::kLength}) {
+    metrics.OnEnd({.finish = finish});
+  }
+  metrics.OnStep(3);
+  const std::string text = metrics.Text({.num_running = 2}, "org/model");
+  const std::string labels = "engine=\"0\",model_name=\"org/model\"";
+  EXPECT_EQ(ValueOf(text, "vllm:num_requests_running{" + labels + "}"), "2");
+  EXPECT_EQ(ValueOf(text, "vllm:request_success_total{" + labels + ",finished_reason=\"stop\"}"),
+            "2");
+  EXPECT_EQ(ValueOf(text, "vllm:request_success_total{" + labels + ",finished_reason=\"length\"}"),
+            "1");
+  EXPECT_EQ(ValueOf(text, "vllm:iteration_tokens_total_count{" + labels + "}"), "1");
+  EXPECT_EQ(text.find("lssar_num_requests_running"), std::string::npos);
+  // Without a counterpart.
+  EXPECT_EQ(ValueOf(text, "lssar_draft_model_failures_total"), "0");
+  EXPECT_EQ(ValueOf(text, "lssar_connections{port=\"http\"}"), "0");
+}
+
 TEST(MetricsTest, EventsAreCountedInTheirBuckets) {
   Metrics metrics;
   metrics.OnStep(1);

@@ -85,6 +85,9 @@ TEST(OptionsTest, EveryFlagSetsItsOption) {
                                   "--max-model-len=4096",
                                   "--max-num-seqs=3",
                                   "--max-queued-requests=5",
+                                  "--max-n=100",
+                                  "--served-model-name=org/model,other",
+                                  "--metrics-prefix=vllm",
                                   "--max-num-batched-tokens=128",
                                   "--page-size=32",
                                   "--kv-cache-dtype=fp32",
@@ -107,6 +110,9 @@ TEST(OptionsTest, EveryFlagSetsItsOption) {
                                   "--step-timeout=90",
                                   "--log-level=warning"});
   ASSERT_FALSE(line.exit_code.has_value()) << line.text;
+  EXPECT_EQ(line.options.model.max_choices, 100);
+  EXPECT_THAT(line.options.model.served_names, ElementsAre("org/model", "other"));
+  EXPECT_TRUE(line.options.vllm_metrics);
   EXPECT_EQ(line.options.listen, "0.0.0.0:0");
   EXPECT_EQ(line.options.http_listen, "[::1]:9");
   EXPECT_EQ(line.options.drain_timeout, absl::Seconds(90));
@@ -258,6 +264,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--max-model-len", "9x"}, {"--max-model-len", "\"9x\""}},
         BadLine{{"--model", "D", "--max-num-seqs", "0"}, {"--max-num-seqs", "in [1, 1024]"}},
         BadLine{{"--model", "D", "--max-queued-requests", "65537"}, {"in [1, 65536]"}},
+        BadLine{{"--model", "D", "--max-n", "1025"}, {"--max-n", "in [1, 1024]"}},
+        BadLine{{"--model", "D", "--metrics-prefix", "sglang"}, {"one of lssar, vllm"}},
+        BadLine{{"--model", "D", "--served-model-name", "a,,b"},
+                {"--served-model-name", "org/model"}},
+        BadLine{{"--model", "D", "--served-model-name", "a b"}, {"letters, digits"}},
+        BadLine{{"--model", "D", "--served-model-name", "a,b,a"}, {"the name a twice"}},
         BadLine{{"--model", "D", "--max-num-batched-tokens", "16385"},
                 {"--max-num-batched-tokens", "in [1, 16384]"}},
         BadLine{{"--model", "D", "--page-size", "17"}, {"--page-size", "one of 16, 32, 64"}},

@@ -192,7 +192,7 @@ TEST_F(ParseBoundsTest, AnErrorQuotesAFewBytesOfAUsersValue) {
     const auto json = ParseJson(body);
     if (!json.ok()) return json.status();
     absl::Status status = ReadCompletion(*json, Context()).status();
-    if (status.ok()) status = ReadEmbedding(*json, Zoo()).status();
+    if (status.ok()) status = ReadEmbedding(*json).status();
     return status;
   };
   for (const std::string& body :

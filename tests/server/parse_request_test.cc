@@ -72,6 +72,8 @@ TEST_F(ParseRequestTest, UnsetFieldsHaveTheDocumentedDefaults) {
   EXPECT_EQ(params.max_tokens, kMaxModelLen - static_cast<int>(call->request.prompt.size()));
   EXPECT_EQ(params.min_tokens, 0);
   EXPECT_FALSE(params.ignore_eos);
+  EXPECT_FALSE(params.includes_stop);
+  EXPECT_TRUE(params.skips_special_tokens);
   EXPECT_EQ(params.speculative_tokens, 64);
   EXPECT_EQ(params.num_logprobs, -1);
   EXPECT_EQ(params.num_prompt_logprobs, -1);
@@ -108,6 +110,8 @@ TEST_F(ParseRequestTest, SetFieldsAreKeptIncludingZeros) {
   request.set_max_tokens(10);
   request.set_min_tokens(10);
   request.set_ignore_eos(true);
+  request.set_include_stop_str_in_output(true);
+  request.set_skip_special_tokens(false);
   request.add_stop_strings("\n");
   request.add_stop_token_ids(9);
   request.set_n(16);
@@ -136,6 +140,8 @@ TEST_F(ParseRequestTest, SetFieldsAreKeptIncludingZeros) {
   EXPECT_EQ(params.max_tokens, 10);
   EXPECT_EQ(params.min_tokens, 10);
   EXPECT_TRUE(params.ignore_eos);
+  EXPECT_TRUE(params.includes_stop);
+  EXPECT_FALSE(params.skips_special_tokens);
   EXPECT_THAT(params.stop_strings, ElementsAre("\n"));
   EXPECT_THAT(params.stop_ids, ElementsAre(9));
   EXPECT_EQ(params.num_choices, 16);
@@ -469,6 +475,67 @@ TEST_F(ParseRequestTest, RandomBytesNeverBreakTheParsersGuarantees) {
     if (score.ParseFromString(bytes)) ParseScore(score, Context()).IgnoreError();
   }
   EXPECT_GT(num_parsed, 100);
+}
+
+TEST_F(ParseRequestTest, BadWordsAreBannedAsTheyAreAndWithASpace) {
+  v1::GenerateRequest request = HelloRequest();
+  request.mutable_sampling()->add_bad_words("dog");
+  request.mutable_sampling()->add_bad_words("elephant's house");
+  const auto call = ParseGenerate(request, Context());
+  ASSERT_TRUE(call.ok()) << call.status();
+  const GenerateParams& params = *call->request.Generate();
+  // The tokenizer adds a space to a text.
+  EXPECT_EQ(params.sampling.banned_ids, Encode("dog"));
+  EXPECT_THAT(params.banned_sequences, ElementsAre(Encode("elephant's house")));
+
+  request.mutable_sampling()->add_bad_words("");
+  EXPECT_THAT(ParseGenerate(request, Context()).status().message(),
+              HasSubstr("sampling.bad_words[2] has 0 bytes; it must have 1 to 256"));
+  request.mutable_sampling()->set_bad_words(2, " ");
+  EXPECT_THAT(ParseGenerate(request, Context()).status().message(),
+              HasSubstr("sampling.bad_words[2] has no token"));
+  request.mutable_sampling()->mutable_bad_words()->RemoveLast();
+  request.mutable_sampling()->add_allowed_token_ids(Encode("elephant's house").back());
+  EXPECT_THAT(ParseGenerate(request, Context()).status().message(),
+              HasSubstr("sampling.bad_words has 2 entries, whose last tokens leave no id"));
+}
+
+TEST_F(ParseRequestTest, TheServerBoundsTheChoices) {
+  v1::GenerateRequest request = HelloRequest();
+  request.set_n(17);
+  EXPECT_THAT(ParseGenerate(request, Context()).status().message(),
+              HasSubstr("n is 17; it must be in [1, 16]"));
+  ParseContext context = Context();
+  context.max_choices = 100;
+  EXPECT_TRUE(ParseGenerate(request, context).ok());
+}
+
+TEST_F(ParseRequestTest, AChatMayContinueItsLastMessage) {
+  v1::GenerateRequest request;
+  const auto add = [&](const char* role, const std::string& content) {
+    v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+    message.set_role(role);
+    message.set_content(content);
+  };
+  add("user", "Hi");
+  const auto prompt = [&]() -> std::string {
+    const auto call = ParseGenerate(request, Context());
+    if (!call.ok()) return std::string(call.status().message());
+    return Decode(*Zoo().tokenizer, call->request.prompt);
+  };
+  EXPECT_EQ(prompt(), "<|user|>Hi<|assistant|>");
+  request.mutable_chat()->set_add_generation_prompt(false);
+  EXPECT_EQ(prompt(), "<|user|>Hi");
+  add("assistant", "Once upon ");
+  request.mutable_chat()->clear_add_generation_prompt();
+  EXPECT_EQ(prompt(), "<|user|>Hi<|assistant|>Once upon <|assistant|>");
+  request.mutable_chat()->set_continue_final_message(true);
+  EXPECT_EQ(prompt(), "<|user|>Hi<|assistant|>Once upon ");
+  request.mutable_chat()->set_add_generation_prompt(true);
+  EXPECT_THAT(prompt(), HasSubstr("chat.add_generation_prompt is true; it must be false"));
+  request.mutable_chat()->clear_add_generation_prompt();
+  request.mutable_chat()->mutable_messages(1)->set_content(" \n");
+  EXPECT_THAT(prompt(), HasSubstr("ends with a message without text"));
 }
 
 TEST_F(ParseRequestTest, MinTokensNeedsAnIdThatDoesNotEndTheText) {

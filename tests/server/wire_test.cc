@@ -56,6 +56,8 @@ std::string WithoutTimes(std::string text) {
   text = Replace(text, R"("created":\d+)", R"("created":0)");
   text = Replace(text, R"((queue|prefill|decode)_us: \d+ ?)", "");
   text = Replace(text, R"(timings \{ ?\})", "timings { }");
+  text = Replace(text, R"("timings":\{[^}]*\})", R"("timings":{})");
+  text = Replace(text, R"("created_at":\d+)", R"("created_at":0)");
   text = Replace(text, R"("version":"[^"]*")", R"("version":"V")");
   text = Replace(text, R"(version: "[^"]*")", R"(version: "V")");
   return Rounded(text);

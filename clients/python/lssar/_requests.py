@@ -18,7 +18,7 @@ SAMPLING_OPTIONS = frozenset(types.SamplingOptions.__optional_keys__)
 CALL_OPTIONS = frozenset(types.CallOptions.__optional_keys__)
 ID_OPTIONS = frozenset({'allowed_token_ids', 'banned_token_ids', 'stop_token_ids',
                         'logprob_token_ids'})
-LIST_OPTIONS = frozenset({'stop_strings', 'layers', 'heads', 'rows', 'positions'})
+LIST_OPTIONS = frozenset({'bad_words', 'stop_strings', 'layers', 'heads', 'rows', 'positions'})
 
 Dataclass = TypeVar('Dataclass')
 

@@ -41,12 +41,15 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: types.TokenIds | None = None
     banned_token_ids: types.TokenIds | None = None
+    bad_words: Sequence[str] | None = None
     seed: int | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     stop: str | Sequence[str] | None = None
     stop_token_ids: types.TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 

@@ -85,6 +85,7 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float]  # id -> bias in [-100, 100]; at most 1024 entries
     allowed_token_ids: TokenIds  # only these are sampled; empty: all
     banned_token_ids: TokenIds  # never sampled
+    bad_words: Sequence[str]  # their tokens are never sampled in a row; at most 1024
     seed: int  # [0, 2^64); default: chosen by the server, returned in Started
 
 
@@ -96,7 +97,9 @@ class GenerateOptions(SamplingOptions, SharingOptions, total=False):
     ignore_eos: bool  # continue after EOS; default False
     stop_strings: Sequence[str]  # at most 16; the text ends before the first match
     stop_token_ids: TokenIds  # at most 64; the text ends before the token
-    n: int  # independent choices of the same prompt, [1, 16]; default 1
+    include_stop_str_in_output: bool  # the text includes what ended it; default False
+    skip_special_tokens: bool  # False: the text has the names of special tokens; default True
+    n: int  # independent choices of the same prompt, [1, --max-n of the server]; default 1
     logprobs: int  # 0: log-probability of each output token; N <= 20: also the N best ones
     prompt_logprobs: int  # the same for the prompt's tokens, all but the first
     echo: bool  # begin each text with the prompt's; default False
