@@ -36,6 +36,7 @@ std::unique_ptr<Command> MakeInfoCommand();
 std::unique_ptr<Command> MakeGenerateCommand();
 std::unique_ptr<Command> MakePasskeyCommand();
 std::unique_ptr<Command> MakePerplexityCommand();
+std::unique_ptr<Command> MakeRulerCommand();
 std::unique_ptr<Command> MakeScoreCommand();
 std::unique_ptr<Command> MakeSweepCommand();
 

@@ -37,6 +37,7 @@ constexpr CommandEntry kCommands[] = {
     {"kl", "Distance of two models: KL over the vocabulary, by position", MakeKlCommand},
     {"sweep", "Loss by length for several powers p of the re-weighting", MakeSweepCommand},
     {"passkey", "Passkey retrieval: accuracy by length and depth", MakePasskeyCommand},
+    {"ruler", "RULER, unmodified: long-context tasks by length", MakeRulerCommand},
     {"embed", "Embedding vectors: hidden states of texts", MakeEmbedCommand},
     {"attention", "Attention weights of each layer and head", MakeAttentionCommand},
     {"figure", "Figures of what --json printed, several runs in one", MakeFigureCommand},

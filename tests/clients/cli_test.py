@@ -615,8 +615,8 @@ class UsageTest(unittest.TestCase):
 
     def test_help_ends_with_examples(self):
         for command in ('generate', 'chat', 'score', 'perplexity', 'passkey', 'embed', 'attention',
-                        'kl', 'sweep', 'figure', 'run-batch', 'bench', 'info', 'import', 'quantize',
-                        'export', 'verify'):
+                        'kl', 'sweep', 'ruler', 'figure', 'run-batch', 'bench', 'info', 'import',
+                        'quantize', 'export', 'verify'):
             done = run_cli(command, '--help', model=False, PATH='/usr/bin')
             self.assertEqual(done.returncode, 0, done.stderr)
             examples = done.stdout[done.stdout.index('Examples:'):].replace('\\\n', '')
@@ -625,7 +625,7 @@ class UsageTest(unittest.TestCase):
             self.assertTrue(all(f'lssar {command}' in line for line in examples[1:]), command)
 
     def test_help_of_python_commands_is_pythons(self):
-        for command in 'figure', 'import':
+        for command in 'figure', 'ruler', 'import':
             done = run_cli('help', command, model=False, PATH='/usr/bin')
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(f'usage: lssar {command} [-h]', done.stdout)
