@@ -31,6 +31,7 @@ build      libtomlplusplus-dev         the configuration file and the file of AP
 build      libedit-dev                 line editing of `lssar chat`
 build      libboost1.81-dev            Asio and Beast, headers only: the HTTP port
 build      prometheus-cpp-dev          /metrics
+build      python3-venv                xgrammar's source, from PyPI: deploy/xgrammar.sh
 model      python3-venv                gguf and numpy for deploy/get-model.sh, from PyPI
 wheel      python3-venv                the tools of deploy/wheel.sh, from PyPI
 package    dpkg-dev                    finds the packages that the programs need

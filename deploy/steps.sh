@@ -62,6 +62,7 @@ build_portable() {
   build=build/$1
   case $1 in cuda) portable_cuda=ON ;; *) portable_cuda=OFF ;; esac
   shift
+  build_xgrammar
   logged cmake --preset "${LSSAR_PRESET:-release}" -B "$build" -DLSSAR_BUILD_TESTS=OFF \
     -DLSSAR_WITH_CUDA="$portable_cuda"
   logged cmake --build "$build" --target "$@"
@@ -91,8 +92,20 @@ tree_version() {
   sed -n 's/^project(lssar VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt
 }
 
+# Builds xgrammar where there is none. Without PyPI the server is built without structured output.
+build_xgrammar() {
+  build_xgrammar_status=0
+  logged sh deploy/xgrammar.sh || build_xgrammar_status=$?
+  if [ "$build_xgrammar_status" -eq 3 ]; then
+    say "PyPI cannot be reached: this build has no structured output (deploy/xgrammar.sh)"
+  elif [ "$build_xgrammar_status" -ne 0 ]; then
+    return "$build_xgrammar_status"
+  fi
+}
+
 # Builds the programs into build/release.
 build_release() {
+  build_xgrammar
   logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
   logged cmake --build --preset release --target lssar-server lssar
 }

@@ -31,6 +31,8 @@ start_log
 
 say "Installing missing Debian packages (deploy/packages.sh)"
 logged install_packages $groups
+say "Building xgrammar, once a machine (deploy/xgrammar.sh)"
+build_xgrammar
 
 # If the tests of one preset fail, the other presets still run.
 failed=

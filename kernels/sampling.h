@@ -2,12 +2,19 @@
 #ifndef LSSAR_KERNELS_SAMPLING_H_
 #define LSSAR_KERNELS_SAMPLING_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
 
 namespace lssar {
+
+// A mask of a row (SampleRequest) of `num_ids` ids has so many words.
+constexpr size_t NumMaskWords(size_t num_ids) { return (num_ids + 31) / 32; }
+constexpr bool MaskHas(std::span<const uint32_t> mask, size_t id) {
+  return id / 32 < mask.size() && (mask[id / 32] >> (id % 32) & 1) != 0;
+}
 
 // Applied in this order: bias and allowed/banned ids, penalties, temperature, top-k, top-p, min-p.
 struct SamplingParams {
@@ -48,6 +55,9 @@ struct SampleRequest {
   int32_t target = -1;                     // -1: draw
   const SamplingParams* params = nullptr;  // for a draw; read before Sample returns
   std::span<const TokenCount> counts;      // each id at most once; unused without penalties
+  // Bit id % 32 of word id / 32: whether the id may be drawn, besides what `params` says, which is
+  // at least one; ids beyond its words may not. Empty: all may be.
+  std::span<const uint32_t> mask = {};
   int choice = 0;
   int position = 0;       // of the token to draw, in the sequence
   int num_logprobs = -1;  // -1: none; 0: the id's; N: also those of the N best

@@ -13,6 +13,7 @@
 #include "runtime/sequence.h"
 #include "runtime/sequence_task.h"
 #include "runtime/token_counts.h"
+#include "runtime/token_masks.h"
 
 namespace lssar {
 namespace {
@@ -31,6 +32,7 @@ class GenerateTask final : public SequenceTask {
     // Of the tokens before min_tokens; null: there are none.
     std::shared_ptr<const SamplingParams> early_sampling;
     const ModelConfig* config = nullptr;  // says what EOS is
+    std::unique_ptr<TokenMasks> masks;    // null: any token may come
   };
   // What `options` points at must outlive the task.
   explicit GenerateTask(Options options)
@@ -94,6 +96,7 @@ class GenerateTask final : public SequenceTask {
     }
     return {.params = sampling,
             .counts = CountsAt(sequence, position),
+            .mask = MaskAt(sequence, position, !is_early, *sampling),
             .choice = options_.choice,
             .position = position + 1,
             .num_logprobs = params.num_logprobs};
@@ -105,15 +108,24 @@ class GenerateTask final : public SequenceTask {
           .logprob = result->logprob, .is_known = true, .is_greedy = result->is_best};
       AddPromptToken(MakeTokenResult(result), score);
     } else {
-      sampled_.push_back(MakeTokenResult(result));
+      const int num_draft = position + 1 - num_tokens_;
+      const auto finish =
+          options_.masks == nullptr ? std::nullopt : options_.masks->FinishAfter(size_t(num_draft));
+      sampled_.push_back({.token = MakeTokenResult(result), .finish = finish});
     }
   }
 
   // Nothing is sampled in a step that computes a part of the prompt, several tokens in a step that
   // verifies a draft.
   void Advance(Sequence* sequence) override {
-    for (TokenResult& token : sampled_) {
-      if (!finish_) AddToken(sequence, std::move(token));
+    for (Sampled& sampled : sampled_) {
+      if (finish_) break;
+      if (sampled.finish) {
+        finish_ = sampled.finish;
+        EndText(std::nullopt);
+      } else {
+        AddToken(sequence, std::move(sampled.token));
+      }
     }
     sampled_.clear();
     step_sampling_.clear();
@@ -123,7 +135,7 @@ class GenerateTask final : public SequenceTask {
     if (!prompt_delta_.tokens.empty()) {
       sink->OnResult(std::exchange(prompt_delta_, {}));
     }
-    if (delta_.tokens.empty()) return;
+    if (delta_.tokens.empty() && !delta_.finish) return;
     delta_.choice = options_.choice;
     sink->OnResult(std::exchange(delta_, {}));
   }
@@ -146,14 +158,20 @@ class GenerateTask final : public SequenceTask {
     if (!finish_) {
       sequence->tokens.push_back(id);
       if (options_.params->sampling.HasPenalties()) counts_.AddOutput(id);
+      if (options_.masks != nullptr) options_.masks->Accept(id);
       return;
     }
+    EndText(id);
+  }
+
+  // last_id: the token that ended the text, if one did.
+  void EndText(std::optional<int32_t> last_id) {
     detokenizer_.Finish(&delta_.text);
     if (const std::string* stop = detokenizer_.StopString()) {
       finish_ = FinishReason::kStopString;
       delta_.stop_string = *stop;
-    } else if (options_.params->includes_stop && finish_ != FinishReason::kLength) {
-      detokenizer_.Push(id, /*match=*/false, &delta_.text);
+    } else if (last_id && options_.params->includes_stop && finish_ != FinishReason::kLength) {
+      detokenizer_.Push(*last_id, /*match=*/false, &delta_.text);
       detokenizer_.Finish(&delta_.text);
     }
     delta_.finish = finish_;
@@ -192,6 +210,16 @@ class GenerateTask final : public SequenceTask {
     return changed == nullptr ? params : changed;
   }
 
+  // The mask of the token after `position`; empty: all, or the text ends instead.
+  std::span<const uint32_t> MaskAt(const Sequence& sequence, int position, bool may_end,
+                                   const SamplingParams& sampling) {
+    num_tokens_ = int(sequence.tokens.size());
+    if (options_.masks == nullptr) return {};
+    const auto output = std::span(sequence.tokens).subspan(options_.prompt.size());
+    const auto draft = std::span(sequence.draft).first(size_t(position + 1 - num_tokens_));
+    return options_.masks->After(output, draft, may_end, sampling).words;
+  }
+
   bool NeedsPromptLogprobs() const {
     return options_.choice == 0 && options_.params->num_prompt_logprobs >= 0;
   }
@@ -222,7 +250,12 @@ class GenerateTask final : public SequenceTask {
   std::optional<FinishReason> finish_;
 
   // Results of the step.
-  std::vector<TokenResult> sampled_;                   // in the order of their positions
+  struct Sampled {
+    TokenResult token;
+    std::optional<FinishReason> finish;  // set: the text ends without the token
+  };
+  std::vector<Sampled> sampled_;                       // in the order of their positions
+  int num_tokens_ = 0;                                 // of the sequence, without its draft
   std::vector<std::vector<TokenCount>> draft_counts_;  // element i: with i + 1 draft tokens
   std::deque<SamplingParams> step_sampling_;           // of positions that ban a sequence's end
   PromptDelta prompt_delta_;
@@ -248,8 +281,14 @@ void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group) {
     stop_strings = std::make_shared<StopStrings>(params.stop_strings, params.includes_stop);
   }
   const auto early_sampling = EarlySampling(params, checkpoint.config);
+  const std::shared_ptr<const Grammar>& grammar = params.grammar;
   int choice = 0;
   for (Sequence& sequence : group->sequences) {
+    std::unique_ptr<TokenMasks> masks;
+    if (grammar != nullptr) {
+      masks = std::make_unique<TokenMasks>(grammar, checkpoint.config.NumTokenIds(),
+                                           EndingIds(params, checkpoint.config));
+    }
     sequence.num_prompt_tokens = int(request.prompt.size());
     sequence.task = std::make_unique<GenerateTask>(
         GenerateTask::Options{.params = &params,
@@ -258,7 +297,8 @@ void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group) {
                               .tokenizer = checkpoint.tokenizer.get(),
                               .stop_strings = stop_strings,
                               .early_sampling = early_sampling,
-                              .config = &checkpoint.config});
+                              .config = &checkpoint.config,
+                              .masks = std::move(masks)});
   }
 }
 

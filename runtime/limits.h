@@ -17,6 +17,7 @@ inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxLogitBiases = 1024;
 inline constexpr int kMaxBadWords = 1024;
 inline constexpr int kMaxBadWordBytes = 256;
+inline constexpr int kMaxConstraintChoices = 1024;
 inline constexpr int kMaxScoreItems = 1024;
 inline constexpr int kMaxEmbedInputs = 1024;
 // Floats of one token's hidden states over the layers of a request: one message of 4 MB.

@@ -21,6 +21,8 @@
 
 namespace lssar {
 
+class Grammar;  // models/text/grammar.h
+
 struct GenerateParams {
   SamplingParams sampling = {};
   int num_choices = 1;  // n
@@ -34,6 +36,7 @@ struct GenerateParams {
   bool skips_special_tokens = true;    // else their names are in the text
   // Never sampled in a row, besides sampling.banned_ids: each >= 2 ids.
   std::vector<std::vector<int32_t>> banned_sequences = {};
+  std::shared_ptr<const Grammar> grammar = {};  // the text fits it; null: any text
   int num_logprobs = -1;         // -1: none; 0: the chosen token's; N: also the N best
   int num_prompt_logprobs = -1;  // the same for the prompt's tokens (choice 0 only)
   // Draft tokens of each choice in a step, at most; 0: no speculative decoding. EngineOptions has
@@ -133,7 +136,15 @@ inline int64_t NumPromptTokens(const Request& request) {
   return num_tokens;
 }
 
-enum class FinishReason : uint8_t { kEos, kStopString, kStopId, kLength };
+enum class FinishReason : uint8_t {
+  kEos,
+  kStopString,
+  kStopId,
+  kLength,
+  // No id that may be sampled can follow in GenerateParams::grammar. The text fits it, or does not.
+  kComplete,
+  kDeadEnd,
+};
 
 struct TokenResult {
   int32_t id = 0;

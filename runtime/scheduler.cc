@@ -633,7 +633,8 @@ void Scheduler::Complete(const ScheduledSequence& scheduled, Clock::time_point n
   }
   const int num_sampled = sequence->task->NumGenerated() - num_generated;
   totals_.num_generated_tokens += num_sampled;
-  if (num_draft > 0) CompleteDraft(group, sequence, num_sampled - 1);
+  // Nothing is sampled where a constraint ends the text.
+  if (num_draft > 0) CompleteDraft(group, sequence, std::max(0, num_sampled - 1));
   if (sequence->IsDone()) FreePages(sequence);
 }
 

@@ -11,6 +11,7 @@
 #include "base/str_cat.h"
 #include "models/page_pool.h"
 #include "runtime/draft_model.h"
+#include "server/api/worker_pool.h"
 
 namespace lssar {
 namespace {
@@ -95,6 +96,9 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> LoadDraft(const ModelOptions& option
   return draft;
 }
 
+// Constraints that are compiled at a time: one worker stays free.
+int NumCompilers() { return WorkerPool::OptionsFor(/*max_calls=*/1).num_threads - 1; }
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelOptions& options) {
@@ -153,6 +157,7 @@ LoadedModel::LoadedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Check
       draft_(std::move(draft)),
       self_check_(self_check),
       engine_(std::move(engine)),
-      served_names_({checkpoint_->name}) {}
+      served_names_({checkpoint_->name}),
+      grammars_(std::make_unique<GrammarCache>(checkpoint_.get(), NumCompilers())) {}
 
 }  // namespace lssar

@@ -11,6 +11,7 @@
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
 #include "runtime/engine.h"
+#include "server/api/grammar_cache.h"
 #include "server/config/options.h"
 
 namespace lssar {
@@ -55,6 +56,8 @@ class LoadedModel {
   // Requests may have steering.
   bool AllowsSteering() const { return allows_steering_; }
   void AllowSteering() { allows_steering_ = true; }
+  // Of the constraints of requests.
+  GrammarCache& Grammars() const { return *grammars_; }
   // May be null in tests.
   Backend* GetBackend() const { return backend_.get(); }
   int MaxModelLen() const { return engine_->Options().max_model_len; }
@@ -71,6 +74,7 @@ class LoadedModel {
   bool allows_steering_ = false;
   std::vector<std::string> served_names_;
   int max_choices_ = limits::kMaxChoices;
+  std::unique_ptr<GrammarCache> grammars_;
 };
 
 }  // namespace lssar

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "clients/cli/argument_parser.h"
+#include "clients/cli/input.h"
 #include "server/api/sampling_fields.h"
 
 namespace lssar::cli {
@@ -56,6 +57,51 @@ absl::StatusOr<v1::Steering> ReadSteeringEntry(const std::string& entry) {
   steering.mutable_vector()->Resize(int(bytes.size() / sizeof(float)), 0);
   std::memcpy(steering.mutable_vector()->mutable_data(), bytes.data(), bytes.size());
   return steering;
+}
+
+void AddConstraintGroup(ArgumentParser* parser, ConstraintFlags* flags) {
+  constexpr char kGroup[] = "Structured output (at most one)";
+  parser
+      ->Add("--json-schema", flags->json_schema_path,
+            "the text is JSON that fits this JSON Schema [- : standard input]")
+      .ValueName("FILE")
+      .Group(kGroup);
+  parser->AddSwitch("--json-object", flags->json_object, "the text is a JSON object").Group(kGroup);
+  parser->Add("--regex", flags->regex, "the whole text matches this regular expression")
+      .ValueName("TEXT")
+      .Group(kGroup);
+  parser
+      ->Add("--grammar", flags->grammar_path,
+            "the text fits this grammar in GBNF's notation [- : standard input]")
+      .ValueName("FILE")
+      .Group(kGroup);
+  parser->Add("--choice", flags->choices, "the text is one of these; repeatable [up to 1024]")
+      .ValueName("TEXT")
+      .Group(kGroup)
+      .OneValueEach();
+}
+
+absl::Status FillConstraint(const ConstraintFlags& flags, v1::GenerateRequest* request) {
+  int num_set = 0;
+  for (const bool is_set :
+       {!flags.json_schema_path.empty(), flags.json_object, flags.regex.has_value(),
+        !flags.grammar_path.empty(), !flags.choices.empty()}) {
+    num_set += is_set ? 1 : 0;
+  }
+  if (num_set > 1) {
+    return absl::InvalidArgumentError(
+        "--json-schema, --json-object, --regex, --grammar and --choice: give one of them");
+  }
+  if (!flags.json_schema_path.empty()) {
+    ASSIGN_OR_RETURN(*request->mutable_json_schema(), ReadText(flags.json_schema_path));
+  }
+  if (!flags.grammar_path.empty()) {
+    ASSIGN_OR_RETURN(*request->mutable_grammar(), ReadText(flags.grammar_path));
+  }
+  if (flags.json_object) request->set_json_object(true);
+  if (flags.regex) request->set_regex(*flags.regex);
+  for (const std::string& choice : flags.choices) request->mutable_choice()->add_texts(choice);
+  return absl::OkStatus();
 }
 
 void AddSamplingGroup(ArgumentParser* parser, SamplingFlags* flags) {
@@ -183,6 +229,7 @@ void AddSamplingFlags(ArgumentParser* parser, SamplingFlags* flags) {
       .ValueName("N")
       .Group("Scheduling and prefix cache");
   AddSamplingGroup(parser, flags);
+  AddConstraintGroup(parser, &flags->constraint);
   AddSchedulingFlags(parser, &flags->scheduling);
   AddSteeringFlags(parser, &flags->steering);
 }
@@ -203,6 +250,7 @@ absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* reques
   request->mutable_stop_token_ids()->Add(flags.stop_token_ids.begin(), flags.stop_token_ids.end());
   FillScheduling(flags.scheduling, request);
   RETURN_IF_ERROR(FillSteering(flags.steering, request));
+  RETURN_IF_ERROR(FillConstraint(flags.constraint, request));
   return AddLogitBiases(flags.logit_biases, sampling);
 }
 

@@ -76,6 +76,14 @@ absl::Status FillSteering(const SteeringFlags& flags, Request* request) {
   return absl::OkStatus();
 }
 
+// What the text must be: at most one of them.
+struct ConstraintFlags {
+  bool json_object = false;
+  std::string json_schema_path, grammar_path;
+  std::optional<std::string> regex;
+  std::vector<std::string> choices;
+};
+
 // Flags of the commands that generate text.
 struct SamplingFlags {
   v1::Sampling sampling;                  // the fields of server/api/sampling_fields.h
@@ -89,13 +97,15 @@ struct SamplingFlags {
   std::optional<int> speculative_tokens;
   std::vector<std::string> stop_strings;
   std::vector<int> stop_token_ids;
+  ConstraintFlags constraint;
   SchedulingFlags scheduling;
   SteeringFlags steering;
 };
 
 void AddSamplingFlags(ArgumentParser* parser, SamplingFlags* flags);
 
-// Errors  INVALID_ARGUMENT: --logit-bias is not ID:BIAS; those of ReadSteering
+// Errors  INVALID_ARGUMENT: --logit-bias is not ID:BIAS, or two constraints
+//         those of ReadSteering and ReadText: of the files
 absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* request);
 
 }  // namespace lssar::cli

@@ -19,7 +19,8 @@ MAX_COLUMNS = 100
 SECTIONS = [
     ('In process', ['LLM', 'SamplingParams', 'RequestOutput']),
     ('Clients', ['Client', 'AsyncClient', 'Stream', 'AsyncStream', 'Retry', 'Tls', 'LssarError']),
-    ('Arguments', ['Text', 'TokenIds', 'IntArray', 'Prompt', 'Chat', 'Message', 'ScoreItem']),
+    ('Arguments', ['Text', 'TokenIds', 'IntArray', 'Prompt', 'Chat', 'Message', 'ScoreItem',
+                   'JsonSchema', 'HasJsonSchema']),
     ('Options', ['CallOptions', 'SharingOptions', 'Steering', 'SamplingOptions', 'GenerateOptions',
                  'ScoreOptions', 'EmbedOptions', 'AttentionOptions']),
     ('Results', ['Generation', 'Delta', 'Token', 'Started', 'Finished', 'Usage', 'Timings',

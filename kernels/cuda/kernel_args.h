@@ -237,6 +237,8 @@ struct CudaSampleRow {
   float presence_penalty = 0;
   float frequency_penalty = 0;
   CudaSampleIds banned, allowed, biases, counts;
+  // SampleRequest::mask, two words in each id; count 0: all ids may be drawn.
+  CudaSampleIds mask;
 };
 
 struct CudaTopLogprob {

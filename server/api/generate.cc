@@ -24,6 +24,8 @@ v1::FinishReason ToFinishReason(FinishReason reason) {
     case FinishReason::kStopString: return v1::FINISH_REASON_STOP_STRING;
     case FinishReason::kStopId: return v1::FINISH_REASON_STOP_TOKEN;
     case FinishReason::kLength: return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kComplete: return v1::FINISH_REASON_COMPLETE;
+    case FinishReason::kDeadEnd: return v1::FINISH_REASON_DEAD_END;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
 }

@@ -22,7 +22,9 @@
 #include "models/attention_override.h"
 #include "runtime/ending_ids.h"
 #include "runtime/limits.h"
+#include "runtime/token_masks.h"
 #include "server/api/fields.h"
+#include "server/api/grammar_cache.h"
 #include "server/api/sampling_fields.h"
 #include "server/loaded_model.h"
 
@@ -444,6 +446,69 @@ void MoveSpecialStops(const Checkpoint& checkpoint, GenerateParams* params) {
   }
 }
 
+struct Constraint {
+  std::string field;
+  GrammarSource source;
+};
+
+absl::StatusOr<Constraint> ReadSource(const v1::GenerateRequest& message) {
+  using Kind = GrammarSource::Kind;
+  switch (message.constraint_case()) {
+    case v1::GenerateRequest::kJsonObject:
+      if (!message.json_object()) return ValueError("json_object", "false", "true or left out");
+      return Constraint{"json_object", JsonObjectSource()};
+    case v1::GenerateRequest::kJsonSchema:
+      return Constraint{"json_schema", {.kind = Kind::kJsonSchema, .text = message.json_schema()}};
+    case v1::GenerateRequest::kRegex:
+      return Constraint{"regex", {.kind = Kind::kRegex, .text = message.regex()}};
+    case v1::GenerateRequest::kGrammar:
+      return Constraint{"grammar", {.kind = Kind::kEbnf, .text = message.grammar()}};
+    case v1::GenerateRequest::kChoice: {
+      const auto& texts = message.choice().texts();
+      RETURN_IF_ERROR(CheckCount("choice", size_t(texts.size()), 1, limits::kMaxConstraintChoices));
+      for (int i = 0; i < texts.size(); ++i) {
+        RETURN_IF_ERROR(CheckText(StrCat("choice[", i, "]"), texts[i]));
+      }
+      const std::vector<std::string> choices(texts.begin(), texts.end());
+      return Constraint{"choice", ChoiceSource(choices)};
+    }
+    case v1::GenerateRequest::CONSTRAINT_NOT_SET: break;
+  }
+  return Constraint{};
+}
+
+// Requires  `params` has all that says which ids may be sampled, and which end the text
+absl::Status ReadConstraint(const v1::GenerateRequest& message, const ParseContext& context,
+                            GenerateParams* params) {
+  ASSIGN_OR_RETURN(const Constraint constraint, ReadSource(message));
+  const std::string& field = constraint.field;
+  if (field.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckText(field, constraint.source.text));
+  const Checkpoint& checkpoint = *context.checkpoint;
+  if (checkpoint.tokenizer == nullptr) {
+    return absl::FailedPreconditionError(
+        StrCat(field, ": this checkpoint has no tokenizer, so a text cannot be constrained"));
+  }
+  if (context.grammars == nullptr) {
+    return absl::UnimplementedError(StrCat(field, ": there are no constraints here"));
+  }
+  auto grammar = context.grammars->Get(constraint.source, context.should_stop);
+  if (absl::IsInvalidArgument(grammar.status()) || absl::IsDeadlineExceeded(grammar.status())) {
+    const absl::string_view problem = grammar.status().message();
+    return FieldError(field, std::string_view(problem.data(), problem.size()));
+  }
+  if (!grammar.ok()) {
+    return absl::Status(grammar.status().code(), StrCat(field, ": ", grammar.status().message()));
+  }
+  params->grammar = *std::move(grammar);
+  TokenMasks masks(params->grammar, checkpoint.config.NumTokenIds(),
+                   EndingIds(*params, checkpoint.config));
+  const std::optional<FinishReason> finish =
+      masks.After({}, {}, params->min_tokens == 0, params->sampling).finish;
+  if (finish != FinishReason::kDeadEnd) return absl::OkStatus();
+  return FieldError(field, "allows no first token that may be sampled");
+}
+
 absl::Status ReadOutputs(const v1::GenerateRequest& message, const ParseContext& context,
                          GenerateParams* params, ParsedGenerate* call) {
   if (message.has_n()) params->num_choices = message.n();
@@ -824,7 +889,8 @@ ParseContext ContextOf(const LoadedModel& model, uint64_t default_seed) {
           .allow_attention_override = model.AllowsAttentionOverride(),
           .allow_steering = model.AllowsSteering(),
           .kv_cache_dtype = model.GetEngine().Options().kv_cache_dtype,
-          .backend = model.GetBackend()};
+          .backend = model.GetBackend(),
+          .grammars = &model.Grammars()};
 }
 
 absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
@@ -843,6 +909,7 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
   for (std::string& stop : prompt.stop_strings) params.stop_strings.push_back(std::move(stop));
   MoveSpecialStops(checkpoint, &params);
   RETURN_IF_ERROR(CheckEarlyIds(checkpoint.config, params));
+  RETURN_IF_ERROR(ReadConstraint(message, context, &params));
   if (message.echo()) {
     if (message.prompt_case() != v1::GenerateRequest::kTokens) {
       parsed.echo = std::move(prompt.text);

@@ -29,6 +29,7 @@ class CompletionCodec final : public HttpCodec {
 
   absl::Status Decode(const HttpRequest& request) override;
   std::string PromptField() const override;
+  std::string ConstraintField() const override { return request_.constraint.name; }
   absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override;
   bool IsStream() const override { return request_.stream; }
   void OnReply(int prompt, Message& reply) override;
@@ -88,6 +89,7 @@ absl::Status CompletionCodec::Decode(const HttpRequest& request) {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
     ASSIGN_OR_RETURN(request_, IsChat() ? ReadChatCompletion(body) : ReadCompletion(body, context));
   }
+  KeepSchemaOrder(request.body, request_.constraint, &request_.prompts);
   if (dialect_ == Dialect::kLmEval) AddBosForLmEval(context, &request_);
   num_prompts_ = request_.prompts.size();
   method_.prompts = std::exchange(request_.prompts, {});
@@ -218,6 +220,10 @@ void CompletionCodec::AddDelta(int index, const v1::Delta& delta) {
     choice.stop_reason = JsonString(delta.stop_string());
   } else if (choice.finish == v1::FINISH_REASON_STOP_TOKEN && !delta.tokens().empty()) {
     choice.stop_reason = StrCat(delta.tokens().rbegin()->token().id());
+  } else if (choice.finish == v1::FINISH_REASON_COMPLETE ||
+             choice.finish == v1::FINISH_REASON_DEAD_END) {
+    choice.stop_reason =
+        choice.finish == v1::FINISH_REASON_COMPLETE ? "\"complete\"" : "\"dead_end\"";
   }
   if (!request_.stream) return;
   Exchange().BeginStream();

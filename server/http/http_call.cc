@@ -35,7 +35,7 @@ absl::Status HttpCall::Decode() {
 }
 
 absl::Status HttpCall::InPortsNames(const absl::Status& status) const {
-  return WithHttpNames(status, codec_->PromptField());
+  return WithHttpNames(status, codec_->PromptField(), codec_->ConstraintField());
 }
 
 absl::Status HttpCall::OnParsed(const std::vector<SubRequest>& items) {

@@ -39,6 +39,8 @@ class HttpCodec {
   virtual absl::Status Decode(const HttpRequest& request) = 0;
   // The request's field that has the text or the ids, for errors of the method's Parse.
   virtual std::string PromptField() const { return {}; }
+  // The request's field that has a constraint, for the same.
+  virtual std::string ConstraintField() const { return {}; }
   // Takes memory for the reply. Errors  INVALID_ARGUMENT: it would be too large; those of HoldReply
   virtual absl::Status OnParsed(CallContext* /*context*/,
                                 const std::vector<SubRequest>& /*items*/) {

@@ -183,6 +183,8 @@ void PromptLogprobList::Add(const v1::Token& token, int num_top) {
 
 std::string_view FinishReasonJson(v1::FinishReason finish) {
   if (finish == v1::FINISH_REASON_UNSPECIFIED) return "null";
+  // vLLM's word for a text that ends unfinished.
+  if (finish == v1::FINISH_REASON_DEAD_END) return "\"abort\"";
   return finish == v1::FINISH_REASON_LENGTH ? "\"length\"" : "\"stop\"";
 }
 

@@ -234,6 +234,7 @@ absl::Status ReadGenerateFields(const BodyFields& fields, CompletionRequest* req
   RETURN_IF_ERROR(ReadStream(fields, request));
   RETURN_IF_ERROR(ReadSampling(fields, shared->mutable_sampling()));
   RETURN_IF_ERROR(ReadStop(fields, shared));
+  ASSIGN_OR_RETURN(request->constraint, ReadConstraint(fields, shared));
   RETURN_IF_ERROR(ReadSharingFields(fields, shared));
   ASSIGN_OR_RETURN(const std::optional<int64_t> n, fields.Int("n"));
   if (n) shared->set_n(Clamped(*n));
@@ -417,6 +418,10 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseCo
   request.max_tokens = Clamped(max_tokens.value_or(kDefaultCompletionTokens));
   // Nothing is sampled where it is 0, but all fields are checked.
   if (max_tokens) shared.set_max_tokens(std::max(1, request.max_tokens));
+  const Json* prompt = fields.Find("prompt");
+  const bool is_list =
+      prompt != nullptr && prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
+  RETURN_IF_ERROR(CheckConstraintBytes(request.constraint, shared, is_list ? prompt->size() : 1));
   RETURN_IF_ERROR(ReadPrompts(fields, shared, context, &request));
   return request;
 }
@@ -642,7 +647,8 @@ absl::StatusOr<AttentionRequest> ReadAttention(const Json& body) {
   return request;
 }
 
-absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field) {
+absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field,
+                           const std::string& constraint_field) {
   const FieldProblem field = FieldProblemOf(status);
   if (field.path.empty()) return status;
   struct Name {
@@ -662,6 +668,11 @@ absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt
       {"inputs", prompt_field},
       {"ids", prompt_field},
       {"dtype", "embed_dtype"},
+      {"json_object", constraint_field},
+      {"json_schema", constraint_field},
+      {"regex", constraint_field},
+      {"grammar", constraint_field},
+      {"choice", constraint_field},
   });
   const std::string_view path = field.path;
   for (const auto& [v1, http] : kNames) {

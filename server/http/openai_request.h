@@ -17,6 +17,7 @@
 #include "models/checkpoint.h"
 #include "server/api/parse_request.h"
 #include "server/http/body_fields.h"
+#include "server/http/constraint_fields.h"
 
 namespace lssar {
 
@@ -33,6 +34,7 @@ struct CompletionRequest {
   bool continuous_usage = false;    // each event tells the usage so far
   bool tokens_as_ids = false;       // return_tokens_as_token_ids: "token_id:17" in place of text
   std::vector<bool> has_added_bos;  // of each prompt, after AddBosForLmEval
+  ConstraintField constraint;
 };
 
 // Errors  INVALID_ARGUMENT: a field of the wrong type or out of range, or not supported
@@ -84,7 +86,9 @@ absl::StatusOr<std::string> ReadModelName(const nlohmann::json& body,
 
 // An error of parse_request.h in the names that the HTTP API has for the fields: "sampling.top_p is
 // 2; ..." becomes "top_p is 2; ...". `prompt_field`: what the text or the token ids came from.
-absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field);
+// `constraint_field`: what the constraint came from.
+absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field,
+                           const std::string& constraint_field = {});
 
 }  // namespace lssar
 

@@ -56,7 +56,9 @@ constexpr std::array kGroups = std::to_array<Group>({
      "speculative_tokens"},
     {kServed, kGenerateBody,
      "n best_of stop max_tokens max_completion_tokens logprobs prompt_logprobs "
-     "return_tokens_as_token_ids stream_options"},
+     "return_tokens_as_token_ids stream_options "
+     "response_format structured_outputs guided_json guided_regex guided_choice guided_grammar "
+     "json_schema grammar regex ebnf"},
     {kServed, kResponsesBody,
      "input instructions max_output_tokens top_logprobs include metadata text stop stream_options"},
     {kServed, kMessagesBody, "messages system max_tokens stop_sequences"},
@@ -90,7 +92,7 @@ constexpr std::array kGroups = std::to_array<Group>({
     {kHarmless, kGenerateBody,
      "parallel_tool_calls parse_tool_calls include_reasoning separate_reasoning stream_reasoning "
      "spaces_between_special_tokens truncation_side return_token_offsets return_mm_kwargs "
-     "guided_decoding_backend guided_whitespace_pattern dynatemp_exponent n_keep dry_base "
+     "guided_decoding_backend dynatemp_exponent n_keep dry_base "
      "dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold mirostat_tau "
      "mirostat_eta"},
     {kHarmless, kEmbeddingBody, "truncation_side"},
@@ -103,12 +105,8 @@ constexpr std::array kGroups = std::to_array<Group>({
      "cache_control diagnostics inference_geo user_profile_id workspace_id"},
     {kHarmless, kStreamOptions, "include_obfuscation"},
 
-    {kRefused, kGenerateBody, "response_format", "the output cannot be constrained",
-     R"([{"type": "text"}])"},
-    {kRefused, kGenerateBody,
-     "structured_outputs guided_json guided_regex guided_choice guided_grammar json_schema grammar "
-     "regex ebnf",
-     "the output cannot be constrained"},
+    {kRefused, kGenerateBody, "guided_whitespace_pattern structural_tag",
+     "a constraint is a JSON Schema, a regex, a grammar or a list of choices"},
     {kRefused, kTextBody | kTokenizeBody, "tools", "this server calls no tools"},
     {kRefused, kGenerateBody | kTokenizeBody, "functions", "this server calls no tools"},
     {kRefused, kGenerateBody | kResponsesBody, "tool_choice", "this server calls no tools",

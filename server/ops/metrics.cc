@@ -177,6 +177,8 @@ std::string FinishName(FinishReason finish) {
     case FinishReason::kStopString: return "STOP_STRING";
     case FinishReason::kStopId: return "STOP_TOKEN";
     case FinishReason::kLength: return "LENGTH";
+    case FinishReason::kComplete: return "COMPLETE";
+    case FinishReason::kDeadEnd: return "DEAD_END";
   }
   return "UNSPECIFIED";
 }
@@ -210,8 +212,9 @@ void Metrics::AddCounters() {
               "reason of the choice that finished last.")
           .Register(*registry_);
   std::vector<std::string> names(kFinishedLabels.begin() + 1, kFinishedLabels.end());
-  for (const FinishReason reason : {FinishReason::kEos, FinishReason::kStopString,
-                                    FinishReason::kStopId, FinishReason::kLength}) {
+  for (const FinishReason reason :
+       {FinishReason::kEos, FinishReason::kStopString, FinishReason::kStopId, FinishReason::kLength,
+        FinishReason::kComplete, FinishReason::kDeadEnd}) {
     names.push_back(FinishName(reason));
   }
   for (const std::string& name : names) {

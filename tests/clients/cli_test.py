@@ -57,6 +57,28 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout, whole[:whole.index(stop)] + '\n')
 
+    def test_structured_output(self):
+        done = run_cli('generate', 'The river', '--regex', '[0-9]{3}(a|b)', '--seed', '1')
+        if done.returncode and 'has no xgrammar' in done.stderr:
+            self.assertIn('regex: this build has no xgrammar', done.stderr)
+            self.skipTest('this build has no xgrammar')
+        self.assertRegex(done.stdout, r'^[0-9]{3}[ab]\n$')
+        schema = {'type': 'object', 'properties': {'b': {'enum': [1, 2]}, 'a': {'type': 'null'}},
+                  'required': ['b', 'a']}
+        with tempfile.NamedTemporaryFile('w', suffix='.json') as file:
+            json.dump(schema, file)
+            file.flush()
+            done = run_cli('generate', 'The river', '--json-schema', file.name)
+            self.assertEqual(list(json.loads(done.stdout)), ['b', 'a'])
+        done = run_cli('generate', 'The river', '--grammar', '-', '--choice', 'a')
+        self.assertIn('give one of them', done.stderr)
+        done = run_cli('generate', 'The river', '--grammar', '-', stdin='root ::= "x"+ "y"\n')
+        self.assertRegex(done.stdout, r'^x+y\n$')
+        done = run_cli('chat', '--choice', 'yes', '--choice', 'no', stdin='Is it?\n')
+        self.assertRegex(done.stdout, r'(yes|no)\n')
+        done = run_cli('generate', 'x', '--json-schema', 'missing.json')
+        self.assertIn('missing.json', done.stderr)
+
     def test_ids_from_a_list_and_a_file(self):
         shown = json.loads(run_cli('attention', 'The river', '--json').stdout)
         ids = [token['id'] for token in shown['tokens']]

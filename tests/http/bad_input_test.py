@@ -107,8 +107,8 @@ class BadRequestTest(unittest.TestCase):
 
     def test_what_would_change_the_result_is_refused_by_name(self) -> None:
         for field, value in (("best_of", 3), ("suffix", "end"), ("use_beam_search", True),
-                             ("guided_json", {"a": 1}),
-                             ("response_format", {"type": "json_object"}),
+                             ("guided_json", {"type": "array", "uniqueItems": True}),
+                             ("response_format", {"type": "json"}),
                              ("logits_processors", ["x"]), ("bad_words", ["x"]),
                              ("truncate_prompt_tokens", 5), ("skip_special_tokens", False)):
             with self.subTest(field=field):

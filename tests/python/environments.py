@@ -25,6 +25,7 @@ REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
                 'deployment': HERE.parent / 'requirements-deployment.txt',
                 'examples': HERE.parent / 'requirements-examples.txt',
                 'schemathesis': HERE.parent / 'requirements-schemathesis.txt',
+                'structured': HERE.parent / 'requirements-structured.txt',
                 'docs': HERE.parents[1] / 'docs' / 'requirements.txt'}
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'

@@ -88,6 +88,17 @@ class LlmTest(unittest.TestCase):
         self.assertEqual([each.prompt for each in together], prompts)
         self.assertEqual(len(set(alone)), 3)
 
+    def test_structured_output(self):
+        try:
+            [output] = self.llm.generate('The', SamplingParams(choice=['yes', 'no'], seed=1))
+        except lssar.LssarError as error:
+            self.assertEqual(error.code, 'UNIMPLEMENTED')
+            self.skipTest('this build has no xgrammar')
+        self.assertIn(output.text, ('yes', 'no'))
+        self.assertEqual(output.outputs[0].finish_reason, 'EOS')
+        [output] = self.llm.chat([('user', 'A number?')], regex='[0-9]{3}x', max_tokens=20)
+        self.assertRegex(output.text, '^[0-9]{3}x$')
+
     def test_token_ids_are_one_prompt_and_lists_of_them_are_many(self):
         ids = self.llm.encode('The old house')
         self.assertEqual(self.llm.generate(ids, GREEDY)[0].text,

@@ -36,6 +36,7 @@ FENCED = (
     ('Highway', re.compile(r'hwy/'), ('kernels/cpu/', 'tests/kernels/cpu/')),
     ('CUDA', re.compile(r'cuda|cublas|cub/|cute/|cutlass/|thrust/|cooperative_groups|mma\.h|nv'),
      ('kernels/cuda/',)),
+    ('xgrammar', re.compile(r'xgrammar/|dlpack/'), ('models/text/',)),
     ('gRPC and Protobuf', re.compile(r'grpc|google/protobuf/|.*\.pb\.h$'),
      ('server/', 'clients/', 'tests/')),
 )

@@ -63,6 +63,7 @@ CANARIES = (
     (rules.include_layers, {'kernels/cpu/a.cc': '#include <cuda_runtime.h>\n'},
      ['kernels/cpu/a.cc:1']),
     (rules.include_layers, {'runtime/a.cc': '#include "grpcpp/grpcpp.h"\n'}, ['runtime/a.cc:1']),
+    (rules.include_layers, {'runtime/a.cc': '#include <xgrammar/matcher.h>\n'}, ['runtime/a.cc:1']),
     (rules.include_layers, {'runtime/a.cc': '#include "lssar/v1/inference.pb.h"\n'},
      ['runtime/a.cc:1', 'runtime/a.cc:1']),
     (rules.include_layers,

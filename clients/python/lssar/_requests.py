@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import operator
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,10 @@ SAMPLING_OPTIONS = frozenset(types.SamplingOptions.__optional_keys__)
 CALL_OPTIONS = frozenset(types.CallOptions.__optional_keys__)
 ID_OPTIONS = frozenset({'allowed_token_ids', 'banned_token_ids', 'stop_token_ids',
                         'logprob_token_ids'})
-LIST_OPTIONS = frozenset({'bad_words', 'stop_strings', 'layers', 'heads', 'rows', 'positions'})
+LIST_OPTIONS = frozenset({'bad_words', 'stop_strings', 'choice', 'layers', 'heads', 'rows',
+                          'positions'})
+TEXT_LISTS = frozenset({'bad_words', 'stop_strings', 'choice'})
+CONSTRAINTS = ('json_object', 'json_schema', 'regex', 'grammar', 'choice')
 
 Dataclass = TypeVar('Dataclass')
 
@@ -131,17 +135,34 @@ def _checked_options(method: str, options: Mapping[str, object],
         elif name in LIST_OPTIONS:
             if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
                 raise TypeError(f'{name} must be a list, not {value!r}: write [{value!r}]')
-            value = list(value) if name == 'stop_strings' else token_ids(value, name)
+            value = list(value) if name in TEXT_LISTS else token_ids(value, name)
         elif name == 'logit_bias':
             if not isinstance(value, Mapping):
                 raise TypeError(f'logit_bias must be a dict of token id to bias, not {value!r}')
             value = {operator.index(key): bias for key, bias in value.items()}
         elif name == 'steering':
             value = _steering(value)
+        elif name == 'json_schema':
+            value = _json_schema(value)
         elif name == 'attention_override' and not isinstance(value, Mapping):
             raise TypeError(f'attention_override must be a dict such as {{"p": 5}}, not {value!r}')
         values[name] = value
-    return values
+    given = [name for name in CONSTRAINTS if name in values and values[name] is not False]
+    if len(given) > 1:
+        raise TypeError(f'{given[0]} and {given[1]} constrain the same text: give one')
+    return {name: value for name, value in values.items() if name not in CONSTRAINTS
+            or value is not False}
+
+
+def _json_schema(value: object) -> str:
+    if hasattr(value, 'model_json_schema'):
+        value = value.model_json_schema()
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
+    if not isinstance(value, str):
+        raise TypeError('json_schema must be a text, a dict or a pydantic model, not '
+                        f'{value!r}')
+    return value
 
 
 def _fill(request: ProtoMessage, values: Mapping[str, object]) -> None:
@@ -149,6 +170,8 @@ def _fill(request: ProtoMessage, values: Mapping[str, object]) -> None:
         try:
             if name == 'attention_override' and isinstance(value, Mapping):
                 getattr(request, name).CopyFrom(pb.AttentionOverride(**value))
+            elif name == 'choice' and isinstance(value, list):
+                getattr(request, name).texts.extend(value)
             elif isinstance(value, dict):
                 getattr(request, name).update(value)
             elif isinstance(value, list):

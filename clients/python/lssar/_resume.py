@@ -234,6 +234,7 @@ class Generation:
         return (len(self._choices) == 1 and not request.HasField('chat') and not request.echo
                 and not request.sampling.presence_penalty
                 and not request.sampling.frequency_penalty
+                and request.WhichOneof('constraint') is None
                 and choice.num_whole_tokens > 0 and not choice.is_finished)
 
     def text_to_tokenize(self) -> str | None:

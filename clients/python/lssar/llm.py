@@ -52,6 +52,11 @@ class SamplingParams:
     skip_special_tokens: bool | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    json_object: bool | None = None
+    json_schema: types.JsonSchema | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    choice: Sequence[str] | None = None
 
     def options(self) -> types.GenerateOptions:
         """The fields that are set, by the names of types.GenerateOptions."""

@@ -38,6 +38,17 @@ ScoreItem = tuple[Text, Sequence[Text]]
 """(context, continuations): one or more continuations of the same context."""
 
 
+class HasJsonSchema(Protocol):
+    """A pydantic model's class."""
+
+    def model_json_schema(self) -> dict[str, object]:
+        """Its JSON Schema."""
+
+
+JsonSchema = str | Mapping[str, object] | HasJsonSchema
+"""A JSON Schema: its text, a dict, or a pydantic model's class."""
+
+
 class CallOptions(TypedDict, total=False):
     """Options of every method."""
 
@@ -105,6 +116,11 @@ class GenerateOptions(SamplingOptions, SharingOptions, total=False):
     echo: bool  # begin each text with the prompt's; default False
     stream_interval: int  # engine steps whose tokens make one delta, [1, 1024]; default 1
     speculative_tokens: int  # most draft tokens in a step, [0, 64]; same bits; default 64
+    json_object: bool  # the text is a JSON object; of these five options at most one
+    json_schema: JsonSchema  # the text is JSON that fits it
+    regex: str  # the whole text matches it
+    grammar: str  # the text fits this grammar in GBNF's notation; its first rule is `root`
+    choice: Sequence[str]  # the text is one of these; at most 1024
 
 
 class ScoreOptions(SharingOptions, total=False):
@@ -153,7 +169,8 @@ class Delta:
     choice: int
     text: str  # whole UTF-8 characters; may be empty
     tokens: tuple[Token, ...]
-    finish_reason: str | None = None  # EOS, STOP_STRING, STOP_TOKEN, LENGTH, CANCELLED
+    # EOS, STOP_STRING, STOP_TOKEN, LENGTH, CANCELLED; of a constraint: COMPLETE, DEAD_END
+    finish_reason: str | None = None
     stop_string: str = ''  # the match, for STOP_STRING
 
 
