@@ -1,5 +1,6 @@
 """Runs every fuzz target for a moment: from the corpus it finds nothing in the product, and with
-its planted fault the input in faults/TARGET fails, which without the fault does not.
+its planted fault the input in faults/TARGET fails, which without the fault does not. Where there is
+no such file, as --search.
 
     fuzz_test.py FOLDER [TARGET...]             FOLDER: the links of lssar-fuzz, one a target
     fuzz_test.py --search FOLDER [TARGET...]    the fuzzer itself must find the planted fault, which
@@ -63,6 +64,8 @@ def problem(program: pathlib.Path) -> str | None:
     if clean.returncode != 0:
         return f'found in the product:\n{clean.stderr[-1500:]}'
     path = HERE / 'faults' / program.name
+    if not path.exists():
+        return search_problem(program)
     if not fails(program, True, path):
         return f'{path} does not meet the planted fault: --record makes another'
     return f'{path} fails without the planted fault' if fails(program, False, path) else None
