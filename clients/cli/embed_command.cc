@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -155,13 +154,11 @@ double Norm(std::span<const float> vector) {
 // "0,6..8,-1".
 absl::StatusOr<std::vector<int>> ParseIntegers(const std::string& flag, const std::string& list) {
   std::vector<int> values;
-  for (const std::string_view part : absl::StrSplit(list, ',')) {
-    const std::pair<std::string_view, std::string_view> ends =
-        absl::StrSplit(part, absl::MaxSplits("..", 1));
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(list, ','))) {
+    const std::vector<std::string> ends = absl::StrSplit(part, absl::MaxSplits("..", 1));
     int first = 0, last = 0;
-    const bool is_range = absl::StrContains(part, "..");
-    const bool is_read = absl::SimpleAtoi(ends.first, &first) &&
-                         absl::SimpleAtoi(is_range ? ends.second : ends.first, &last);
+    const bool is_read =
+        absl::SimpleAtoi(ends.front(), &first) && absl::SimpleAtoi(ends.back(), &last);
     if (!is_read || first > last || int64_t{last} - first >= kMaxListed) {
       return absl::InvalidArgumentError(
           StrCat(flag, " has ", Quote(part), "; it must be a list such as 0,6..8,-1"));

@@ -219,7 +219,7 @@ class Cases:
         self.assertEqual([request.pooling for request in service.requests],
                          [pb.POOLING_LAST, pb.POOLING_MEAN, pb.POOLING_TOKEN,
                           pb.POOLING_UNSPECIFIED, pb.POOLING_UNSPECIFIED])
-        last = service.requests[-1]
+        last = service.requests.pop()
         self.assertEqual((list(last.layers), list(last.positions), last.dtype),
                          ([0, -1], [3], 'fp16'))
         for request in service.requests:
@@ -616,7 +616,7 @@ class SurfaceTest(unittest.TestCase):
         self.assertEqual(set(types.GenerateOptions.__optional_keys__),
                          fields(pb.GenerateRequest, *prompt, 'sampling') | sampling | timeout)
         self.assertEqual(set(types.ScoreOptions.__optional_keys__),
-                         fields(pb.ScoreRequest, 'items') | timeout)
+                         fields(pb.ScoreRequest, 'items', 'full_distribution') | timeout)
         self.assertEqual(set(types.EmbedOptions.__optional_keys__),
                          fields(pb.EmbedRequest, 'inputs') | timeout)
         self.assertEqual(set(types.AttentionOptions.__optional_keys__),
