@@ -165,38 +165,5 @@ class RulerTest(unittest.TestCase):
             self.assertIn('has no HTTP port', said(self.out, '--server', other.address))
 
 
-class LmEvalTest(unittest.TestCase):
-    """lm-eval's own ruler tasks, whose shortest length is 4096, with `max_length`."""
-
-    # AutoTokenizer, and words: what lm-eval's extra "ruler" brings.
-    PACKAGES = 'transformers==5.24.0', 'safetensors==0.8.0', 'wonderwords==3.0.1'
-    LENGTH = 4096
-    TASKS = 'niah_single_1', 'niah_multikey_2'
-
-    def test_prompts_are_whole_and_answers_the_servers(self):
-        python = environment('foreign')
-        environments.pip(python, 'install', '-q', '--no-deps', *self.PACKAGES)
-        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        # lm-eval would download NLTK's model of sentence ends, which these tasks do not use.
-        (folder / 'nltk/tokenizers/punkt_tab').mkdir(parents=True)
-        with RunningServer('--max-model-len', str(self.LENGTH + 256)) as server, \
-                Client(server.address, timeout_s=240) as client:
-            run(python.parent / 'lssar-lm-eval', '--model', 'lssar', '--model_args',
-                f'server={server.address},max_length={self.LENGTH + 255}', '--tasks',
-                ','.join(self.TASKS), '--metadata', json.dumps(
-                    {'tokenizer': os.path.abspath(MODEL), 'max_seq_lengths': [self.LENGTH]}),
-                '--limit', '1', '--output_path', folder / 'out', '--log_samples',
-                env=isolated(HF_HUB_OFFLINE='1', HF_DATASETS_OFFLINE='1',
-                             HF_HOME=str(folder / 'hf'), NLTK_DATA=str(folder / 'nltk')))
-            for task in self.TASKS:
-                [path] = (folder / 'out').rglob(f'samples_{task}_*.jsonl')
-                [sample] = [json.loads(line) for line in path.read_text().splitlines()]
-                prompt = sample['arguments']['gen_args_0']['arg_0']
-                self.assertIn(sample['doc']['outputs'][0], prompt)
-                self.assertGreater(len(client.tokenize(prompt)), self.LENGTH - 400)
-                [answer] = client.complete(prompt, temperature=0, max_tokens=128)
-                self.assertEqual(sample['resps'][0][0], answer.text)
-
-
 if __name__ == '__main__':
     unittest.main()
