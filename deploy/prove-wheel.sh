@@ -157,6 +157,7 @@ if [ -s qemu ]; then
   echo 'A CPU without SSE4:'
   kill "$server"
   wait "$server"
+  rm model/golden.safetensors  # the self-check would take minutes
   ./qemu -cpu Conroe "$(python3 -c 'import lssar.llm; print(lssar.llm.server_program())')" \
     --model /prove/model --listen 127.0.0.1:50051 --http-listen off --threads 1 >server.log 2>&1 &
   server=$!
@@ -164,7 +165,7 @@ if [ -s qemu ]; then
     kill -0 "$server" || { cat server.log; exit 1; }
     sleep 0.5
   done
-  grep -m 1 backend info.log || true
+  grep SCALAR info.log
   lssar generate 'The old house' --max-tokens 3 --seed 1
 fi
 END

@@ -91,7 +91,7 @@ class ModelsTest(unittest.TestCase):
                     (status, reply), (code, direct) = (post(self.url, body),
                                                        post(self.direct[name], body))
                     self.assertEqual(status, code)
-                    for field in 'model', 'choices', 'error', 'usage':
+                    for field in 'model', 'choices', 'error':
                         self.assertEqual(reply.get(field), direct.get(field))
                     if status == 200:
                         fingerprints.add(reply['system_fingerprint'])
