@@ -455,7 +455,8 @@ absl::StatusOr<Constraint> ReadSource(const v1::GenerateRequest& message) {
   using Kind = GrammarSource::Kind;
   switch (message.constraint_case()) {
     case v1::GenerateRequest::kJsonObject:
-      if (!message.json_object()) return ValueError("json_object", "false", "true or left out");
+      if (!message.json_object())
+        return FieldError("json_object", "is false; it must be true or left out");
       return Constraint{"json_object", JsonObjectSource()};
     case v1::GenerateRequest::kJsonSchema:
       return Constraint{"json_schema", {.kind = Kind::kJsonSchema, .text = message.json_schema()}};

@@ -676,7 +676,7 @@ absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt
   });
   const std::string_view path = field.path;
   for (const auto& [v1, http] : kNames) {
-    if (!path.starts_with(v1)) continue;
+    if (!path.starts_with(v1) || (http.empty() && !v1.ends_with('.'))) continue;
     const std::string_view rest = path.substr(v1.size());
     const bool is_whole_name =
         v1.ends_with('.') || rest.empty() || rest[0] == '.' || rest[0] == '[';

@@ -140,8 +140,13 @@ class GrammarTest : public testing::Test {
 class Oracle {
  public:
   explicit Oracle(const std::string& wanted) {
+<<<<<<< ours
     // Not ENDANCHORED, which knows no partial match.
     const std::string pattern = StrCat("(?:", wanted, ")\\z");
+=======
+    const std::string pattern =
+        StrCat("(?:", wanted, ")\\z");  // ENDANCHORED knows no partial match
+>>>>>>> theirs
     int error = 0;
     PCRE2_SIZE offset = 0;
     code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
@@ -273,7 +278,7 @@ TEST_F(GrammarTest, RollbackRestoresTheMask) {
       break;
     }
     ASSERT_TRUE(*matcher->Accept(id));
-    EXPECT_FALSE(*matcher->Accept(2));  // EOS never fits, and nothing changes
+    EXPECT_FALSE(*matcher->Accept(1));  // EOS never fits, and nothing changes
   }
   ASSERT_GT(masks.size(), 5u);
   std::vector<uint32_t> mask(num_words);
@@ -336,7 +341,7 @@ TEST_F(GrammarTest, AnAmbiguousGrammarEndsWithAnError) {
   ASSERT_TRUE(grammar.ok()) << grammar.status();
   const auto matcher = (*grammar)->NewMatcher();
   std::vector<uint32_t> mask(NumMaskWords(33));
-  for (int step = 0; step < 20000; ++step) {
+  for (int step = 0; step < 3000; ++step) {
     const auto fits = matcher->Accept(4);
     if (!fits.ok()) {
       EXPECT_EQ(fits.status().code(), absl::StatusCode::kResourceExhausted);
