@@ -1,5 +1,4 @@
 // Server::Reload: another model in the served directory.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -10,8 +9,6 @@
 
 namespace lssar {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr char kFirst[] = "0123456789abcdef", kSecond[] = "1123456789abcdef";
 
@@ -96,9 +93,7 @@ TEST_F(ReloadTest, AShutdownEndsTheCallsOfBothModels) {
   EXPECT_FALSE(server_.GetServer().Shutdown(absl::Milliseconds(20)));
   for (auto* const reader : {old_call.get(), new_call.get()}) {
     while (reader->Read(&reply)) continue;
-    const grpc::Status status = reader->Finish();
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-    EXPECT_THAT(status.error_message(), HasSubstr("shutting down"));
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   }
   EXPECT_EQ(server_.NumEngineFailures(), 0);
 }
