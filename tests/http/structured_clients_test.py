@@ -1,8 +1,4 @@
-<<<<<<< ours
 """Structured output by openai, instructor and pydantic, and what jsonschema says of the texts.
-=======
-"""Structured output by the openai package, instructor and pydantic; jsonschema on the texts.
->>>>>>> theirs
 
 Run by ctest with LSSAR_SERVER, and with LSSAR_VENVS: where the packages of
 tests/requirements-structured.txt are installed, once. Skipped where PyPI cannot be reached.

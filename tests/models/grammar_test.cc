@@ -140,13 +140,8 @@ class GrammarTest : public testing::Test {
 class Oracle {
  public:
   explicit Oracle(const std::string& wanted) {
-<<<<<<< ours
     // Not ENDANCHORED, which knows no partial match.
     const std::string pattern = StrCat("(?:", wanted, ")\\z");
-=======
-    const std::string pattern =
-        StrCat("(?:", wanted, ")\\z");  // ENDANCHORED knows no partial match
->>>>>>> theirs
     int error = 0;
     PCRE2_SIZE offset = 0;
     code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
