@@ -59,6 +59,11 @@ absl::StatusOr<std::vector<AttentionSpec>> ChangeAttention(const ModelConfig& co
     return FieldError("attention_override.p",
                       StrCat("is ", *change.p, "; it must be in (0, ", kMaxAttentionP, "]"));
   }
+  if (change.p && *change.p < kMinAttentionP) {
+    return FieldError("attention_override.p",
+                      StrCat("is ", *change.p, "; it must be at least ", kMinAttentionP,
+                             ", the smallest normal number in fp32"));
+  }
   ASSIGN_OR_RETURN(const std::optional<AttentionKind> kind, ReadKind(change.kind));
   const bool is_phi = kind == AttentionKind::kPhi;
   const std::optional<Phi> phi = ParsePhi(change.phi);
