@@ -16,7 +16,7 @@ import numpy as np  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 ARROWS = 24  # of a planet: about one orbit
-REACH = 1.9  # of a panel, in the orbit's largest radius
+REACH = 1.5  # of a panel, in the orbit's largest radius
 NAMES = ('Mercury', 'Venus', 'Earth', 'Mars', 'Jupiter', 'Saturn', 'Uranus', 'Neptune')
 COLOURS = {'true': '#0a7e8c'}
 PREDICTED = '#c2185b'
@@ -29,8 +29,8 @@ def draw(forces):
                                         for name, force in forces.items())]
     figure = Figure(figsize=(1.35 * len(NAMES), 1.45 * len(lines)), layout='constrained')
     panels = figure.subplots(len(lines), len(NAMES), squeeze=False)
-    for row, (name, force, field) in zip(panels, lines):
-        for i, (axes, planet) in enumerate(zip(row, NAMES)):
+    for line, (name, force, field) in enumerate(lines):
+        for i, (axes, planet) in enumerate(zip(panels[line], NAMES)):
             places = np.array(force['places'][i])[:ARROWS]
             arrows = np.array(force[field][i])[:ARROWS]
             size = np.linalg.norm(places, axis=-1).max()
@@ -41,7 +41,7 @@ def draw(forces):
             axes.plot(0, 0, 'o', color='#f5a623', markersize=4)
             axes.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), aspect='equal', xticks=[],
                      yticks=[])
-            if row is panels[0]:
+            if line == 0:
                 axes.set_title(planet, fontsize=8)
             if i == 0:
                 axes.set_ylabel(name)

@@ -161,6 +161,9 @@ class ChainTest(unittest.TestCase):
         self.assertTrue(np.isfinite(points['predicted']).all())
         drawn = figure.draw(kept)
         self.assertEqual(len(drawn.axes), 3 * 8)
+        self.assertEqual([axes.get_title() for axes in drawn.axes[:8]], list(figure.NAMES))
+        self.assertEqual([axes.get_ylabel() for axes in drawn.axes[::8]],
+                         ['true', 'lssar', 'softmax'])
 
     def test_errors_of_exact_forces_are_zero(self):
         data = systems.vector_data(GRID, 32, 0)
