@@ -78,7 +78,9 @@ TEST_P(ConstraintBits, AreThoseOfNoSpeculation) {
     }
     EXPECT_EQ(engine.NumAvailable(), engine.Stats().num_pages);
   }
-  if (GetParam() < 100) EXPECT_GT(num_accepted, 300);
+  if (GetParam() < 100) {
+    EXPECT_GT(num_accepted, 300);
+  }
 }
 
 // Masks that take too much work end a text where it comes to them, not where a draft does.
