@@ -64,14 +64,15 @@ class DocumentationTest(unittest.TestCase):
         lines = self.run_page('docs/hidden_states.md')
         self.assertEqual([line[0] for line in lines], [f'layer {i}' for i in range(7)])
         accuracy = [float(line[1]) for line in lines]
-        self.assertLess(accuracy[0], 75)
-        self.assertGreater(max(accuracy), accuracy[0] + 10)
+        self.assertGreater(max(accuracy), 70)  # a guess: 50
+        self.assertGreater(max(accuracy), accuracy[0])
 
     def test_a_direction(self):
         lines = self.run_page('docs/steering.md')
-        shares = [float(line[1]) for line in lines]
-        self.assertEqual([line[0] for line in lines], [f'scale {i}' for i in (-1, 0, 1, 2)])
-        self.assertGreater(shares[-1], shares[0] + 20)
+        self.assertEqual([line[0] for line in lines], [f'scale {i}' for i in (-1, 0, 1)])
+        losses = [[float(number) for number in re.findall(r'\d+\.\d+', line[1])] for line in lines]
+        preference = [articles - dialogs for articles, dialogs in losses]  # for dialogs
+        self.assertEqual(preference, sorted(preference))
 
 
 class LlmTest(unittest.TestCase):
