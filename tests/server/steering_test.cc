@@ -115,7 +115,7 @@ TEST(SteeringCallTest, BadVectorsNameTheField) {
                 steering.set_vector(2, 1e5f);
                 steering.set_scale(11);
               }),
-              HasSubstr("steering[0].vector[2] times scale is 1.1e+06"));
+              HasSubstr("steering[0].vector[2] times scale is 1100000"));
   EXPECT_THAT(refused([](auto&, auto& steering) {
                 steering.set_scale(std::numeric_limits<float>::infinity());
               }),
