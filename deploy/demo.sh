@@ -84,7 +84,6 @@ else
   bin=build/release/bin
   echo
   echo "\$ cmake --preset release -DLSSAR_BUILD_TESTS=OFF"
-  build_xgrammar
   logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
   echo "\$ cmake --build --preset release --target lssar-server lssar"
   logged cmake --build --preset release --target lssar-server lssar
