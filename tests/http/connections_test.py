@@ -175,7 +175,9 @@ class DrainTest(unittest.TestCase):
         self.assertTrue(received.startswith(b"HTTP/1.1 200"))
         server.process.send_signal(signal.SIGTERM)
         server.wait_for("draining")
+        deadline = time.monotonic() + 120
         while server.request("GET", "/readyz").status != 503:  # the log line comes first
+            self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
         refused = server.request("POST", "/v1/completions", {"prompt": "Hi", "max_tokens": 1})
         self.assertEqual(refused.status, 503)
