@@ -451,7 +451,8 @@ void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
   }
   if (!request.is_checked) {
     if (auto rejection = Reject(&request)) {
-      exchange->Reply(*std::move(rejection));
+      exchange->Reply(request.Path() == kMessagesPath ? AnthropicError(*std::move(rejection))
+                                                      : *std::move(rejection));
       return;
     }
   }

@@ -27,16 +27,16 @@ def tearDownModule() -> None:
 
 
 def respond(**fields: Any) -> dict[str, Any]:
-    return server.post("/v1/responses", {"input": CHAT[0]["content"], "max_output_tokens": 12,
+    return server.post("/v1/responses", {"input": CHAT[0]["content"], "max_output_tokens": 4,
                                          **GREEDY, **fields})
 
 
 def message(**fields: Any) -> dict[str, Any]:
-    return server.post("/v1/messages", {"messages": CHAT, "max_tokens": 12, **GREEDY, **fields})
+    return server.post("/v1/messages", {"messages": CHAT, "max_tokens": 4, **GREEDY, **fields})
 
 
 def chat(**fields: Any) -> dict[str, Any]:
-    return server.post("/v1/chat/completions", {"messages": CHAT, "max_tokens": 12, **GREEDY,
+    return server.post("/v1/chat/completions", {"messages": CHAT, "max_tokens": 4, **GREEDY,
                                                 **fields})
 
 
@@ -104,7 +104,7 @@ class ResponsesTest(unittest.TestCase):
         self.assertEqual(logprobs, chat(logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]
                          ["content"])
         deltas = [event for event in events("/v1/responses", {
-            "input": CHAT, "max_output_tokens": 12, **GREEDY, "top_logprobs": 2,
+            "input": CHAT, "max_output_tokens": 4, **GREEDY, "top_logprobs": 2,
             "include": ["message.output_text.logprobs"]})
             if event["type"] == "response.output_text.delta"]
         self.assertEqual(sum((event["logprobs"] for event in deltas), []), logprobs)
@@ -112,7 +112,7 @@ class ResponsesTest(unittest.TestCase):
     def test_a_stream_builds_the_response(self) -> None:
         for more in ({}, {"stop": ["."], "max_output_tokens": 4000}):
             whole = respond(**more)
-            seen = events("/v1/responses", {"input": CHAT, "max_output_tokens": 12, **GREEDY,
+            seen = events("/v1/responses", {"input": CHAT, "max_output_tokens": 4, **GREEDY,
                                             **more})
             types = [event["type"] for event in seen]
             self.assertEqual(types[:4], ["response.created", "response.in_progress",
@@ -207,7 +207,7 @@ class MessagesTest(unittest.TestCase):
 
     def test_a_stream_builds_the_message(self) -> None:
         whole = message()
-        seen = events("/v1/messages", {"messages": CHAT, "max_tokens": 12, **GREEDY})
+        seen = events("/v1/messages", {"messages": CHAT, "max_tokens": 4, **GREEDY})
         types = [event["type"] for event in seen]
         self.assertEqual(types[:3], ["message_start", "content_block_start", "ping"])
         self.assertEqual(types[-3:], ["content_block_stop", "message_delta", "message_stop"])

@@ -10,8 +10,8 @@ import anthropic
 BASE_URL, MODEL = sys.argv[1], sys.argv[2]
 # The package has no parameter for the temperature any more.
 GREEDY = {"temperature": 0}
-CALL: dict[str, Any] = {"model": MODEL, "max_tokens": 12, "extra_body": GREEDY,
-                        "messages": [{"role": "user", "content": "Tell me a story."}]}
+CALL: dict[str, Any] = {"model": MODEL, "max_tokens": 4, "extra_body": GREEDY,
+                        "messages": [{"role": "user", "content": "Tell me a story about a dog."}]}
 
 client = anthropic.Anthropic(base_url=BASE_URL, api_key="none", max_retries=0)
 
@@ -25,7 +25,7 @@ def sync_calls() -> str:
     message = client.messages.create(**CALL)
     text = message.content[0].text
     expect(bool(text) and message.role == "assistant" and message.model == MODEL, message)
-    expect(message.stop_reason == "max_tokens" and message.usage.output_tokens == 12, message)
+    expect(message.stop_reason == "max_tokens" and message.usage.output_tokens == 4, message)
     count = client.messages.count_tokens(model=MODEL, messages=CALL["messages"])
     usage = message.usage
     expect(count.input_tokens == usage.input_tokens + usage.cache_read_input_tokens, count)
@@ -47,7 +47,7 @@ def sync_streams(text: str) -> None:
         expect("".join(stream.text_stream) == text, "text_stream")
         final = stream.get_final_message()
     expect(final.content[0].text == text and final.stop_reason == "max_tokens", final)
-    expect(final.usage.output_tokens == 12, final)
+    expect(final.usage.output_tokens == 4, final)
     types = [event.type for event in client.messages.create(**CALL, stream=True)]
     expect(types[0] == "message_start" and types[-1] == "message_stop", types)
 

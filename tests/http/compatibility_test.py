@@ -50,7 +50,7 @@ class NameTest(unittest.TestCase):
             self.assertEqual(complete(model=name)["model"], name)
         self.assertEqual(complete()["model"], NAMES[0])
         score = server.post("/v1/score", {"model": NAMES[1], "items": [
-            {"context": "a", "continuations": ["b"]}]})
+            {"context": "The cat", "continuations": [" sat"]}]})
         self.assertEqual(score["model"], NAMES[1])
 
     def test_another_name_is_refused(self) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import openai
 
 BASE_URL, MODEL = sys.argv[1], sys.argv[2]
-CALL: dict[str, Any] = {"model": MODEL, "input": "Tell me a story.", "max_output_tokens": 12,
-                        "temperature": 0}
+CALL: dict[str, Any] = {"model": MODEL, "input": "Tell me a story about a dog.",
+                        "max_output_tokens": 4, "temperature": 0}
 
 client = openai.OpenAI(base_url=BASE_URL, api_key="none", max_retries=0)
 
@@ -20,7 +20,7 @@ def expect(condition: bool, what: object) -> None:
 
 
 def chat_text(messages: list[Any]) -> str:
-    reply = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=12,
+    reply = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4,
                                            temperature=0)
     return reply.choices[0].message.content or ""
 
@@ -31,7 +31,7 @@ def sync_calls() -> str:
            response)
     expect(response.status == "incomplete", response)
     expect(response.incomplete_details.reason == "max_output_tokens", response)
-    expect(response.usage.output_tokens == 12, response.usage)
+    expect(response.usage.output_tokens == 4, response.usage)
     expect(response.model == MODEL and response.metadata == {}, response)
     # The earlier answer goes back as it came.
     turns = [{"role": "user", "content": CALL["input"]}, *response.output,
@@ -44,7 +44,7 @@ def sync_calls() -> str:
     scored = client.responses.create(**CALL, include=["message.output_text.logprobs"],
                                      top_logprobs=2)
     logprobs = scored.output[0].content[0].logprobs
-    expect(len(logprobs) == 12 and len(logprobs[0].top_logprobs) == 2, scored)
+    expect(len(logprobs) == 4 and len(logprobs[0].top_logprobs) == 2, scored)
     return response.output_text
 
 
