@@ -64,6 +64,13 @@ done
 change grammar_functor.h 's/^  virtual T VisitExpr(const Gram.* {$/&\n    CountStep();/'
 change grammar_parser.cc 's/^int32_t EBNFParser::ParseElement() {$/&\n  CountStep();/'
 change json_schema_converter.cc 's/^  std::string cache_key = Comp.*;$/  CountStep();\n&/'
+# A string of bounded length had control characters in it; a pattern that its automaton of JSON
+# strings does not cover had unescaped quotes.
+change json_schema_converter.cc \
+  "s/{'\\\\r', '\\\\r'}, {'\\\\n', '\\\\n'}}, true);/{0, 0x1f}}, true);/"
+refuse='if (json_string) XGRAMMAR_LOG(FATAL) << "not supported within JSON: " << regex;'
+change json_schema_converter.cc \
+  "s/^  return AddSubGrammar(Grammar::FromEBNF(RegexToEBNF(regex.*\$/  $refuse\\n&/"
 # The cache of whole grammars keeps failures for ever; the server has its own. That of rules stays.
 change grammar_compiler.cc 's/^  if (!cache_enabled_) {$/  if (true) {/'
 

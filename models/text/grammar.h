@@ -20,8 +20,7 @@ inline constexpr size_t kMaxGrammarBytes = size_t{256} << 10;
 // Brackets of a regular expression or a grammar within each other, escaped ones included.
 inline constexpr int kMaxGrammarDepth = 200;
 inline constexpr std::chrono::seconds kMaxGrammarCompileTime{10};
-// The work of one call of a GrammarMatcher: states of the parser that it steps through. A million
-// takes about 50 ms; the mask of a JSON text takes some thousands.
+// The work of one call of a GrammarMatcher: states of the parser that it steps through.
 inline constexpr int64_t kMaxMatcherSteps = 1'000'000;
 
 struct GrammarSource {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -187,10 +188,70 @@ class SchemaReader {
       if (!value.is_string()) return Refused("has $ref, which is no string", path);
       return absl::OkStatus();  // the target is read later, or was before
     }
+    if (name == "oneOf" && value.is_array() && AreExclusive(value)) {
+      // Then it says what anyOf says.
+      Json options = std::move(value);
+      schema->erase("oneOf");
+      (*schema)["anyOf"] = std::move(options);
+      return ReadList(schema, "anyOf", path);
+    }
     if (name == "allOf" && value.is_array() && value.size() > 1) {
       return Refused("has allOf of several schemas, which is not enforced", path);
     }
     return ReadList(schema, name, path);
+  }
+
+  // No value fits two of the schemas: their types differ, or all require a property that has
+  // another constant in each. xgrammar knows fewer of such lists.
+  bool AreExclusive(const Json& options) {
+    std::vector<const Json*> schemas;
+    for (const Json& option : options) {
+      const Json* schema = &option;
+      for (int i = 0; i < kMaxSchemaDepth && schema->is_object() && schema->contains("$ref"); ++i) {
+        if (!(*schema)["$ref"].is_string()) return false;
+        const auto target = Target((*schema)["$ref"].get_ref<const std::string&>(), "");
+        if (!target.ok()) return false;
+        schema = *target;
+      }
+      if (!schema->is_object() || !schema->contains("type") || !(*schema)["type"].is_string()) {
+        return false;
+      }
+      schemas.push_back(schema);
+    }
+    if (HaveOwnTypes(schemas)) return true;
+    const Json& first = *schemas.front();
+    if (!first.contains("properties") || !first["properties"].is_object()) return false;
+    return std::ranges::any_of(first["properties"].items(), [&](const auto& property) {
+      return HaveOwnConstants(schemas, property.key());
+    });
+  }
+
+  static bool HaveOwnTypes(const std::vector<const Json*>& schemas) {
+    std::set<std::string> types;
+    for (const Json* schema : schemas) {
+      std::string type = (*schema)["type"];
+      if (type == "integer") type = "number";
+      if (!types.insert(type).second) return false;
+    }
+    return true;
+  }
+
+  static bool HaveOwnConstants(const std::vector<const Json*>& schemas, const std::string& name) {
+    std::set<std::string> constants;
+    for (const Json* schema : schemas) {
+      const bool is_object = (*schema)["type"] == "object" && schema->contains("properties") &&
+                             schema->contains("required") && (*schema)["required"].is_array() &&
+                             (*schema)["properties"].is_object();
+      if (!is_object || !(*schema)["properties"].contains(name)) return false;
+      const Json& required = (*schema)["required"];
+      if (std::ranges::find(required, Json(name)) == required.end()) return false;
+      const Json& value = (*schema)["properties"][name];
+      if (!value.is_object() || !value.contains("const") || !value["const"].is_string()) {
+        return false;
+      }
+      if (!constants.insert(value["const"].get<std::string>()).second) return false;
+    }
+    return true;
   }
 
   // The value of `const`, or one of `enum`, has the schema's type.
@@ -340,6 +401,15 @@ class SchemaReader {
     return at;
   }
 
+  // The same once nothing moves any more, found once: keys are searched in their order. Null: none.
+  const Json* Resolved(const std::string& uri) {
+    const auto [at, is_new] = targets_.try_emplace(uri, nullptr);
+    if (!is_new) return at->second;
+    const auto target = Target(uri, "");
+    if (target.ok()) at->second = *target;
+    return at->second;
+  }
+
   // Whether a finite value fits, as far as `finite_` is known.
   bool IsFinite(const Json& schema) {
     if (!schema.is_object()) return schema != false;
@@ -352,8 +422,8 @@ class SchemaReader {
       return std::ranges::all_of(list, [this](const Json& each) { return IsFinite(each); });
     };
     if (schema.contains("$ref")) {
-      const auto target = Target(schema["$ref"].get_ref<const std::string&>(), "");
-      return target.ok() && IsFinite(**target);
+      const Json* target = Resolved(schema["$ref"].get_ref<const std::string&>());
+      return target != nullptr && IsFinite(*target);
     }
     for (const char* name : {"anyOf", "oneOf"}) {
       if (!schema.contains(name)) continue;
@@ -393,9 +463,9 @@ class SchemaReader {
     for (const Json* schema : schemas_) {
       if (!schema->contains("$ref")) continue;
       const std::string& uri = (*schema)["$ref"].get_ref<const std::string&>();
-      const auto target = Target(uri, "");
-      if (!target.ok()) return target.status();
-      if ((*target)->is_boolean() || finite_.contains(*target)) continue;
+      const Json* target = Resolved(uri);
+      if (target == nullptr) return Target(uri, "").status();
+      if (target->is_boolean() || finite_.contains(target)) continue;
       return Refused(StrCat("has $ref ", Quote(uri), ", where no schema is"), "");
     }
     if (IsFinite(root_)) return absl::OkStatus();
@@ -408,6 +478,7 @@ class SchemaReader {
   int num_values_ = 0;
   std::vector<const Json*> schemas_;  // objects, parents first
   std::unordered_map<const Json*, bool> finite_;
+  std::unordered_map<std::string, const Json*> targets_;  // of references
 };
 
 }  // namespace

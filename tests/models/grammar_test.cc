@@ -232,7 +232,7 @@ TEST_F(GrammarTest, MasksAreThoseOfChoicesGrammarsAndSchemas) {
   const GrammarSource schema = {.kind = Kind::kJsonSchema,
                                 .text = R"({"type":"array","items":{"enum":[1,12,true]}})"};
   // White space within JSON, at most 32 of it in a row.
-  const std::string s = "[ \n\t]{0,32}";
+  const std::string s = "[ \n\t\r]{0,32}";
   const std::string item = "(?:1|12|true)";
   const GrammarSource grammar = {.kind = Kind::kEbnf,
                                  .text = "root ::= \"a\" b* (\"12\" | b b)\nb ::= [ab]\n"};
@@ -301,6 +301,9 @@ TEST_F(GrammarTest, BadSourcesAreRefused) {
               HasSubstr("is not enforced as a whole: "));
   EXPECT_THAT(Refusal(Kind::kJsonSchema, R"({"type":"integer","minimum":3,"maximum":2})"),
               HasSubstr("is refused: "));
+  // A quote within JSON would have to be escaped.
+  EXPECT_THAT(Refusal(Kind::kJsonSchema, R"({"type":"string","pattern":"a\"b"})"),
+              HasSubstr("not supported within JSON"));
   EXPECT_THAT(Refusal(Kind::kRegex, "z+", 2), HasSubstr("fitted by no text"));
 }
 

@@ -55,6 +55,23 @@ TEST(JsonSchema, WhatIsOpenIsSaid) {
   EXPECT_EQ(Prepared(R"({"type":"integer","enum":[3,4]})"), R"({"enum":[3,4]})");
 }
 
+TEST(JsonSchema, OneOfOfExclusiveOptionsIsAnyOf) {
+  EXPECT_EQ(Prepared(R"({"oneOf":[{"type":"integer","minimum":1},{"type":"null"}]})"),
+            R"({"anyOf":[{"type":"integer","minimum":1},{"type":"null"}]})");
+  const std::string parts =
+      R"("$defs":{"a":{"type":"object","properties":{"k":{"const":"a"}},"required":["k"]},)"
+      R"("b":{"type":"object","properties":{"k":{"const":"b"}},"required":["k"]}}})";
+  EXPECT_EQ(Prepared(R"({"oneOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}],)" + parts),
+            "{" + parts.substr(0, parts.size() - 1) +
+                R"(,"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}]})");
+  for (const std::string schema : {
+           R"({"oneOf":[{"type":"integer"},{"type":"number"}]})",
+           R"({"oneOf":[{"type":"string"},{"enum":["a"]}]})",
+       }) {
+    EXPECT_EQ(Prepared(schema), schema);  // for xgrammar to decide
+  }
+}
+
 TEST(JsonSchema, WhatIsNotEnforcedIsRefusedByNameAndPlace) {
   const std::vector<std::pair<const char*, const char*>> cases = {
       {R"({"not":{}})", "has not, which is not enforced (at \"#\")"},
