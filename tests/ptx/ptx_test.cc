@@ -206,7 +206,7 @@ std::vector<PlantedFault> PlantedFaults() {
       {"chains are added without a barrier", kLinear, "bar.sync", 0, &Removed, rows},
       {"a tile is read before its copies arrive", kPrefill, "cp.async.wait_group", 0,
        [](const std::string& s) { return StrCat(s.substr(0, s.rfind(' ')), " 8;"); }, attention},
-      {"a block reads its cluster's sums too early", kDecode, "barrier.cluster.wait.aligned", 0,
+      {"a block reads its cluster's sums too early", kDecode, "barrier.cluster.wait.acquire", 0,
        &Removed, &RunDecode},
       {"operands of an MMA are swapped", kLinear, "mma.sync", -1, Swapped(5, 6), rows},
       {"halves of a pair are swapped", kPrefill, "cvt.rn.f16x2.f32", -1, Swapped(1, 2), attention},
