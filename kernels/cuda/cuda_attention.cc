@@ -118,7 +118,8 @@ void CudaAttention::Attention(const AttentionArgs& args) {
       .p = float(p),
       .whole_p = is_whole ? unsigned(p) : 0,
       .floor = float(std::pow(double{kNegligibleWeight}, 1.0 / p) * (1 - 0x1p-20)),
-      .compacts_values = compacts_values_};
+      // Not of grouped heads: which heads a block gathers for together depends on the batch.
+      .compacts_values = compacts_values_ && args.num_heads == layout.num_kv_heads};
   if (to.num_tiles > 0 &&
       !context_.Check(kernels.prefill(to, layout.dtype, context_.Stream()), "prefill attention")) {
     return;

@@ -62,13 +62,14 @@ float Lead(std::span<const float> logits) {
   return sorted[0] - sorted[1];
 }
 
-// Divergence in nats of a token's distribution: mean and largest. About five times what was
-// measured on the emulated device, over 512 tokens.
+// Divergence in nats of a token's distribution: mean and largest. Measured over 64 tokens on the
+// emulated device: fp16 pages 5.3e-7 and 5.6e-6 (batch-invariant 3.3e-7 and 3.8e-6, cpu 3.5e-7 and
+// 5.0e-6), int8 pages 1.1e-4 and 1.3e-3. A GPU runs more tokens.
 struct Budget {
   double mean, worst;
 };
 Budget BudgetOf(DType kv_cache_dtype) {
-  return kv_cache_dtype == DType::kI8 ? Budget{1e-4, 1e-2} : Budget{1e-4, 1e-2};
+  return kv_cache_dtype == DType::kI8 ? Budget{5e-4, 5e-2} : Budget{3e-6, 5e-4};
 }
 
 class DeviceModelTest : public ::testing::TestWithParam<Served> {

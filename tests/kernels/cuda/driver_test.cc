@@ -269,6 +269,7 @@ TEST(CudaDriverTest, AModelsStepsAreRecordedAtItsStart) {
   const PagePool pool =
       *MakePagePool(LayoutOf(checkpoint.config, DType::kF16, 16), 600, backend.get());
   script->failing = DriverCall::kEndCapture;
+  script->num_calls = 0;
   ASSERT_TRUE(checkpoint.model->PrepareSteps(pool.view, 4, 600).ok());
   EXPECT_EQ(script->num_calls, 3 * 3);                         // 1, 2 and 4 rows; 1, 2 and 4 splits
   script->Fail(DriverCall::kLaunchKernel, kCudaInvalidValue);  // a graph is not a launch of kernels
