@@ -70,7 +70,7 @@ class ReloadTest(unittest.TestCase):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.current = self.folder / "current"
         self.serve(TWINS / "lssar")
-        self.server = ServerProcess("--threads", "1", "--kv-cache-memory", "64M",
+        self.server = ServerProcess("--threads", "1", "--max-model-len", "2048",
                                     model=str(self.current))
         self.addCleanup(self.server.stop)
 
