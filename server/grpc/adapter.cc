@@ -152,13 +152,12 @@ void SendIds(const CallContext& call, grpc::ServerContextBase& context) {
   context.AddTrailingMetadata("traceparent", call.Traceparent());
 }
 
-absl::Status NoRequest() {
-  return absl::CancelledError("the client closed the call before it sent a request");
-}
-
 absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
   std::vector<grpc::Slice> slices;
-  if (!bytes.Dump(&slices).ok()) return NoRequest();
+  // gRPC also starts a call whose request message never arrived.
+  if (!bytes.Dump(&slices).ok()) {
+    return absl::CancelledError("the client closed the call before it sent a request");
+  }
   std::string joined;
   joined.reserve(bytes.Length());
   for (const grpc::Slice& slice : slices) {

@@ -22,9 +22,6 @@ CallMetadata ReadMetadata(std::string_view rpc, std::optional<CallKind> kind,
 // Returns x-request-id and traceparent to the client as trailing metadata.
 void SendIds(const CallContext& call, grpc::ServerContextBase& context);
 
-// The client closed the call before it sent a request.
-absl::Status NoRequest();
-
 // Parses a request. The service takes raw bytes because gRPC answers a request that does not parse
 // (for example a text field that is not UTF-8) with UNIMPLEMENTED and no message.
 // Errors  INVALID_ARGUMENT: a text field that is not UTF-8 (names the field and the byte), or bytes

@@ -27,7 +27,7 @@ std::shared_ptr<grpc_call> AddReference(grpc_call* call) {
 GrpcStreamCall::GrpcStreamCall(std::string_view rpc, CallKind kind, std::unique_ptr<Method> method,
                                std::unique_ptr<GrpcStream> stream, const ServiceContext& parts)
     : StreamReactor(std::move(stream)),
-      Call(Metadata(rpc, kind), parts, std::move(method)),
+      Call(ReadMetadata(rpc, kind, GetServerContext()), parts, std::move(method)),
       loop_(*parts.replies),
       queue_(parts.stream) {
   SendIds(context_, GetServerContext());
@@ -200,29 +200,18 @@ void GrpcStreamCall::Reset() {
   ScheduleAdvance();
 }
 
-GrpcUnaryCall::GrpcUnaryCall(CallMetadata metadata, std::unique_ptr<Method> method,
+GrpcUnaryCall::GrpcUnaryCall(std::string_view rpc, std::unique_ptr<Method> method,
                              grpc::CallbackServerContext& grpc_context, const ServiceContext& parts,
-                             std::function<void(const grpc::ByteBuffer&)> on_request)
-    : Call(std::move(metadata), parts, std::move(method)),
-      on_request_(std::move(on_request)),
+                             const grpc::ByteBuffer& request, grpc::ByteBuffer* reply)
+    : Call(ReadMetadata(rpc, std::nullopt, grpc_context), parts, std::move(method)),
+      bytes_(request),
+      reply_(reply),
       rpc_(AddReference(grpc_context.c_call())) {
   SendIds(context_, grpc_context);
 }
 
 void GrpcUnaryCall::Start() {
   self_ = std::static_pointer_cast<GrpcUnaryCall>(shared_from_this());
-  StartRead(&bytes_);
-}
-
-void GrpcUnaryCall::OnReadDone(bool ok) {
-  const auto self = shared_from_this();  // the end may release self_
-  const std::lock_guard lock(read_mutex_);
-  is_reading_ = false;
-  if (!ok || is_cancelled_) {
-    Finish(ToGrpcStatus(NoRequest()));
-    return;
-  }
-  on_request_(bytes_);
   Begin(int64_t(bytes_.Length()));
 }
 
@@ -236,13 +225,12 @@ void GrpcUnaryCall::SendEnd(const absl::Status& end) {
   absl::Status status = end;
   const auto num_bytes = int64_t(reply_bytes_.Length());
   if (status.ok()) status = context_.HoldReply(num_bytes);
-  if (status.ok()) WatchClient(num_bytes);
-  context_.End(status);  // releases the key before the client learns that the call ended
   if (status.ok()) {
-    StartWriteAndFinish(&reply_bytes_, grpc::WriteOptions(), grpc::Status::OK);
-  } else {
-    Finish(ToGrpcStatus(status));
+    WatchClient(num_bytes);
+    reply_->Swap(&reply_bytes_);
   }
+  context_.End(status);  // releases the key before the client learns that the call ended
+  Finish(ToGrpcStatus(status));
 }
 
 void GrpcUnaryCall::RunLater(std::chrono::milliseconds /*delay*/, std::function<void()> /*work*/) {
@@ -251,9 +239,7 @@ void GrpcUnaryCall::RunLater(std::chrono::milliseconds /*delay*/, std::function<
 
 void GrpcUnaryCall::OnCancel() {
   const auto self = shared_from_this();  // the end may release self_
-  const std::lock_guard lock(read_mutex_);
-  is_cancelled_ = true;
-  if (!is_reading_) Stop(ClosedByClient());
+  Stop(ClosedByClient());
 }
 
 void GrpcUnaryCall::WatchClient(int64_t num_bytes) {

@@ -83,16 +83,14 @@ class GrpcStreamCall final : public StreamReactor, public Call {
 // ReadTime (reply_queue.h) loses it, and the call is cancelled.
 //
 // Lifetime: the call owns itself until gRPC calls OnDone; the worker holds a shared_ptr.
-class GrpcUnaryCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                            public Call {
+class GrpcUnaryCall final : public grpc::ServerUnaryReactor, public Call {
  public:
-  // `grpc_context` lives until OnDone; `parts` outlives the call. `on_request`: told of the request
-  // when it is there.
-  GrpcUnaryCall(CallMetadata metadata, std::unique_ptr<Method> method,
+  // `grpc_context` and `reply` live until OnDone; `parts` outlives the call.
+  GrpcUnaryCall(std::string_view rpc, std::unique_ptr<Method> method,
                 grpc::CallbackServerContext& grpc_context, const ServiceContext& parts,
-                std::function<void(const grpc::ByteBuffer&)> on_request);
+                const grpc::ByteBuffer& request, grpc::ByteBuffer* reply);
 
-  // Reads the request, then begins. Call once, before gRPC gets the object.
+  // Call once, before gRPC gets the object.
   void Start();
 
  private:
@@ -102,18 +100,15 @@ class GrpcUnaryCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   void SendEnd(const absl::Status& status) override;
   void RunLater(std::chrono::milliseconds delay, std::function<void()> work) override;
 
-  void OnReadDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override { self_.reset(); }
 
   // Cancels the call when its reply has not been read in time.
   void WatchClient(int64_t num_bytes);
 
-  const std::function<void(const grpc::ByteBuffer&)> on_request_;
-  grpc::ByteBuffer bytes_, reply_bytes_;
-  std::mutex read_mutex_;  // orders the request's arrival and the client's leaving
-  bool is_reading_ = true;
-  bool is_cancelled_ = false;
+  const grpc::ByteBuffer bytes_;
+  grpc::ByteBuffer* const reply_;
+  grpc::ByteBuffer reply_bytes_;
   // The call itself, which gRPC's own object may end before the alarm does.
   const std::shared_ptr<grpc_call> rpc_;
   grpc::Alarm unread_;

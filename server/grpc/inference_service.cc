@@ -1,10 +1,8 @@
 #include "server/grpc/inference_service.h"
 
-#include <google/protobuf/descriptor.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
-#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -26,192 +24,125 @@ namespace lssar {
 namespace {
 
 // Every rpc is raw: the service gets and returns bytes (ReadMessage in grpc_adapter.h says why).
-// And to gRPC each is a stream in both directions, whose requests it reads when it is asked to: of
-// other rpcs it reads the request, of up to 32 MiB, before it tells of the call, and a client
-// without a key would have sent it. On the wire there is no difference.
 // Streaming rpcs are on a completion queue of ours, so that their writes are batched (ReplyWriter).
-
-// A unary call that is answered at once, on gRPC's thread: it takes microseconds, and it must
-// answer whatever the workers have to do. Owns itself until OnDone.
-class QuickCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
- public:
-  using Answer = std::function<grpc::Status(const grpc::ByteBuffer& request, grpc::ByteBuffer*)>;
-  explicit QuickCall(Answer answer) : answer_(std::move(answer)) { StartRead(&request_); }
-  // Refused by its metadata: the request is not read.
-  explicit QuickCall(const grpc::Status& refusal) { Finish(refusal); }
-
-  void OnReadDone(bool ok) override {
-    const grpc::Status status = ok ? answer_(request_, &reply_) : ToGrpcStatus(NoRequest());
-    if (status.ok()) {
-      StartWriteAndFinish(&reply_, grpc::WriteOptions(), status);
-    } else {
-      Finish(status);
-    }
-  }
-  void OnDone() override { delete this; }
-
- private:
-  const Answer answer_;
-  grpc::ByteBuffer request_, reply_;
-};
+using RawInference = v1::Inference::WithRawMethod_Generate<v1::Inference::WithRawMethod_Score<
+    v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_Detokenize<
+        v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::WithRawCallbackMethod_GetStats<
+            v1::Inference::WithRawMethod_CaptureAttention<
+                v1::Inference::WithRawMethod_Embed<v1::Inference::Service>>>>>>>>;
 
 constexpr size_t kLargeRequestBytes = 512;
 
 // Each call is an object of its own; the service only creates them.
-class InferenceService final : public v1::Inference::Service {
+class InferenceService final : public RawInference {
  public:
   InferenceService(const ServiceContext& parts, OnLargeRequest on_large_request,
                    FindReplySocket find_socket)
       : parts_(parts),
         on_large_request_(std::move(on_large_request)),
-        find_socket_(std::move(find_socket)) {
-    for (const char* rpc : {"Generate", "Score", "Embed", "CaptureAttention"}) {
-      MarkMethodStreamed(IndexOf(rpc), nullptr);
-      MarkMethodRaw(IndexOf(rpc));
-    }
-    Serve("Tokenize", [this](Context* context) -> Reactor* {
-      return BeginUnary("Tokenize", context, TokenizeText);
-    });
-    Serve("Detokenize", [this](Context* context) -> Reactor* {
-      return BeginUnary("Detokenize", context, DetokenizeIds);
-    });
-    Serve("GetInfo", [this](Context* context) {
-      return BeginQuick<v1::GetInfoRequest>(
-          "GetInfo", KeyRole::kUser, context,
-          [](const CallContext& call) { return lssar::GetInfo(call.Model(), call.SeesLoad()); });
-    });
-    Serve("GetStats", [this](Context* context) {
-      return BeginQuick<v1::GetStatsRequest>(
-          "GetStats", KeyRole::kAdmin, context, [this](const CallContext& call) {
-            return lssar::GetStats(call.Model(), *parts_.metrics);
-          });
-    });
-  }
+        find_socket_(std::move(find_socket)) {}
+
+  using Bytes = grpc::ByteBuffer;
+  using Context = grpc::CallbackServerContext;
+  using Unary = grpc::ServerUnaryReactor;
 
   void AcceptStreams() {
-    Accept<GenerateMethod>("Generate", CallKind::kGenerate);
-    Accept<ScoreMethod>("Score", CallKind::kScore);
-    Accept<EmbedMethod>("Embed", CallKind::kEmbed);
-    Accept<CaptureMethod>("CaptureAttention", CallKind::kCapture);
+    using Rpcs = InferenceService;
+    Accept<GenerateMethod>("Generate", CallKind::kGenerate, &Rpcs::RequestGenerate);
+    Accept<ScoreMethod>("Score", CallKind::kScore, &Rpcs::RequestScore);
+    Accept<EmbedMethod>("Embed", CallKind::kEmbed, &Rpcs::RequestEmbed);
+    Accept<CaptureMethod>("CaptureAttention", CallKind::kCapture, &Rpcs::RequestCaptureAttention);
+  }
+
+  Unary* Tokenize(Context* context, const Bytes* request, Bytes* reply) override {
+    return BeginUnary("Tokenize", context, *request, reply, TokenizeText);
+  }
+  Unary* Detokenize(Context* context, const Bytes* request, Bytes* reply) override {
+    return BeginUnary("Detokenize", context, *request, reply, DetokenizeIds);
+  }
+  Unary* GetInfo(Context* context, const Bytes* request, Bytes* reply) override {
+    return Answer<v1::GetInfoRequest>("GetInfo", KeyRole::kUser, context, *request, reply,
+                                      [](const v1::GetInfoRequest&, const CallContext& call) {
+                                        return lssar::GetInfo(call.Model(), call.SeesLoad());
+                                      });
+  }
+  Unary* GetStats(Context* context, const Bytes* request, Bytes* reply) override {
+    const auto get_stats = [this](const v1::GetStatsRequest&, const CallContext& call) {
+      return lssar::GetStats(call.Model(), *parts_.metrics);
+    };
+    return Answer<v1::GetStatsRequest>("GetStats", KeyRole::kAdmin, context, *request, reply,
+                                       get_stats);
   }
 
  private:
-  using Bytes = grpc::ByteBuffer;
-  using Context = grpc::CallbackServerContext;
-  using Reactor = grpc::ServerBidiReactor<Bytes, Bytes>;
-
-  static int IndexOf(const char* rpc) {
-    const auto* const service =
-        google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
-            v1::Inference::service_full_name());
-    return service->FindMethodByName(rpc)->index();
-  }
-
-  // Serves a unary rpc by gRPC's callback API.
-  void Serve(const char* rpc, std::function<Reactor*(Context*)> make_reactor) {
-    MarkMethodStreamed(IndexOf(rpc), nullptr);
-    MarkMethodRawCallback(IndexOf(rpc), new grpc::internal::CallbackBidiHandler<Bytes, Bytes>(
-                                            std::move(make_reactor)));
-  }
-
   void CountRequest(const grpc::ServerContextBase& context, const Bytes& request) const {
     if (request.Length() >= kLargeRequestBytes) on_large_request_(context.peer(), request.Length());
   }
 
-  // Checks what a call's metadata say, before its request is read: the server's state and the key.
-  // The admission itself comes with the request. A call that is refused here has a log line.
-  absl::StatusOr<Caller> CheckCaller(const CallMetadata& metadata, KeyRole role,
-                                     grpc::ServerContextBase* context) const {
-    auto caller = [&]() -> absl::StatusOr<Caller> {
-      RETURN_IF_ERROR(parts_.admission->Readiness());
-      return parts_.admission->Authenticate(metadata.authorization, role);
-    }();
-    if (!caller.ok()) {
-      CallContext refused(metadata, parts_);
-      SendIds(refused, *context);
-      refused.End(caller.status());
-    }
-    return caller;
-  }
+  using RequestCall = void (InferenceService::*)(grpc::ServerContext*, Bytes*,
+                                                 grpc::ServerAsyncWriter<Bytes>*,
+                                                 grpc::CompletionQueue*,
+                                                 grpc::ServerCompletionQueue*, void*);
 
-  // Asks gRPC for the next call of one rpc.
+  // Asks gRPC for the next call of one rpc; `request` is the generated method that asks.
   template <typename RpcMethod>
-  void Accept(const char* rpc, CallKind kind) {
-    AcceptNext<RpcMethod>(rpc, IndexOf(rpc), kind);
-  }
-  template <typename RpcMethod>
-  void AcceptNext(const char* rpc, int index, CallKind kind) {
+  void Accept(std::string_view rpc, CallKind kind, RequestCall request) {
     auto* const stream = new GrpcStream(parts_.replies);  // owned by the completion
-    stream->arrived.run = [this, stream, rpc, index, kind](bool ok) {
+    stream->arrived.run = [this, stream, rpc, kind, request](bool ok) {
       std::unique_ptr<GrpcStream> arrived(stream);
       if (!ok) return;  // the server has shut down
-      AcceptNext<RpcMethod>(rpc, index, kind);
-      auto caller =
-          CheckCaller(ReadMetadata(rpc, kind, arrived->context), KeyRole::kUser, &arrived->context);
-      if (!caller.ok()) {
-        EndCall(std::move(arrived), ToGrpcStatus(caller.status()));
-        return;
-      }
-      arrived->caller = *std::move(caller);
-      ReadRequest(std::move(arrived), [this, rpc, kind](std::unique_ptr<GrpcStream> complete) {
-        CountRequest(complete->context, complete->request);
-        complete->socket = find_socket_(complete->context.peer());
-        std::make_shared<GrpcStreamCall>(rpc, kind, std::make_unique<RpcMethod>(),
-                                         std::move(complete), parts_)
-            ->Start();
-      });
+      Accept<RpcMethod>(rpc, kind, request);
+      CountRequest(arrived->context, arrived->request);
+      arrived->socket = find_socket_(arrived->context.peer());
+      std::make_shared<GrpcStreamCall>(rpc, kind, std::make_unique<RpcMethod>(), std::move(arrived),
+                                       parts_)
+          ->Start();
     };
     stream->context.AsyncNotifyWhenDone(&stream->done);
     grpc::ServerCompletionQueue* const queue = parts_.replies->Queue();
-    RequestAsyncBidiStreaming(index, &stream->context, &stream->messages, queue, queue,
-                              &stream->arrived);
+    (this->*request)(&stream->context, &stream->request, &stream->writer, queue, queue,
+                     &stream->arrived);
   }
 
   // A call that a worker answers.
   template <typename Request, typename Reply>
-  Reactor* BeginUnary(std::string_view rpc, Context* context,
-                      absl::StatusOr<Reply> (*answer)(const Request&, const ParseContext&)) const {
-    CallMetadata metadata = ReadMetadata(rpc, std::nullopt, *context);
-    auto caller = CheckCaller(metadata, KeyRole::kUser, context);
-    if (!caller.ok()) return new QuickCall(ToGrpcStatus(caller.status()));
-    metadata.caller = *std::move(caller);
+  Unary* BeginUnary(std::string_view rpc, Context* context, const Bytes& bytes, Bytes* reply_bytes,
+                    absl::StatusOr<Reply> (*answer)(const Request&, const ParseContext&)) {
+    CountRequest(*context, bytes);
     const auto call = std::make_shared<GrpcUnaryCall>(
-        std::move(metadata), std::make_unique<ImmediateMethod<Request, Reply>>(answer), *context,
-        parts_, [this, context](const Bytes& request) { CountRequest(*context, request); });
+        rpc, std::make_unique<ImmediateMethod<Request, Reply>>(answer), *context, parts_, bytes,
+        reply_bytes);
     call->Start();
     return call.get();  // owns itself until gRPC's OnDone
   }
 
-  // A call without fields, which is answered at once.
-  // `role`: what the call requires. `answer`: (const CallContext&) -> absl::StatusOr<reply message>
+  // A unary call that is answered at once, on gRPC's thread: it takes microseconds, and it must
+  // answer whatever the workers have to do.
+  // `role`: what the call requires. `answer`: (const Request&, const CallContext&) ->
+  // absl::StatusOr<reply message>
   template <typename Request, typename Function>
-  Reactor* BeginQuick(std::string_view rpc, KeyRole role, Context* grpc_context,
-                      const Function& answer) const {
-    CallMetadata metadata = ReadMetadata(rpc, std::nullopt, *grpc_context);
-    auto caller = CheckCaller(metadata, role, grpc_context);
-    if (!caller.ok()) return new QuickCall(ToGrpcStatus(caller.status()));
-    metadata.caller = *std::move(caller);
-    return new QuickCall([this, rpc, role, grpc_context, answer, metadata = std::move(metadata)](
-                             const Bytes& bytes, Bytes* reply_bytes) {
-      CountRequest(*grpc_context, bytes);
-      CallContext context(metadata, parts_);
-      SendIds(context, *grpc_context);
-      const absl::Status status = [&]() -> absl::Status {
-        RETURN_IF_ERROR(context.Admit(role));
-        if (bytes.Length() > kMaxEmptyRequestBytes) {
-          return absl::InvalidArgumentError(StrCat("the request has ", bytes.Length(), " bytes; ",
-                                                   rpc, " has no fields and takes ",
-                                                   kMaxEmptyRequestBytes, " at most"));
-        }
-        Request request;
-        RETURN_IF_ERROR(ReadMessage(bytes, &request));
-        ASSIGN_OR_RETURN(const auto reply, answer(context));
-        *reply_bytes = WriteMessage(reply);
-        return absl::OkStatus();
-      }();
-      context.End(status);
-      return ToGrpcStatus(status);
-    });
+  Unary* Answer(std::string_view rpc, KeyRole role, Context* grpc_context, const Bytes& bytes,
+                Bytes* reply_bytes, const Function& answer) {
+    CountRequest(*grpc_context, bytes);
+    CallContext context(ReadMetadata(rpc, std::nullopt, *grpc_context), parts_);
+    SendIds(context, *grpc_context);
+    const absl::Status status = [&]() -> absl::Status {
+      RETURN_IF_ERROR(context.Admit(role));
+      if (bytes.Length() > kMaxEmptyRequestBytes) {
+        return absl::InvalidArgumentError(StrCat("the request has ", bytes.Length(), " bytes; ",
+                                                 rpc, " has no fields and takes ",
+                                                 kMaxEmptyRequestBytes, " at most"));
+      }
+      Request request;
+      RETURN_IF_ERROR(ReadMessage(bytes, &request));
+      ASSIGN_OR_RETURN(const auto reply, answer(request, context));
+      *reply_bytes = WriteMessage(reply);
+      return absl::OkStatus();
+    }();
+    context.End(status);
+    Unary* const reactor = grpc_context->DefaultReactor();
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
   }
 
   // GetInfo and GetStats have no fields; a newer client's unknown ones are tolerated.
