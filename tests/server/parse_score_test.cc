@@ -56,15 +56,13 @@ TEST_F(ParseScoreTest, AnItemThatCannotBeScoredLeavesTheOthers) {
   EXPECT_THAT(call->item_indices, ElementsAre(0, 2));
   EXPECT_EQ(call->items[1].prompt, WithBos(Encode("The dog")));
   ASSERT_EQ(call->errors.size(), 1u);
-  EXPECT_EQ(call->errors.at(1),
-            absl::InvalidArgumentError(
-                "items[1].continuations[0] adds no token to the context; it must add at least 1"));
+  EXPECT_EQ(call->errors.at(1).message(),
+            "items[1].continuations[0] adds no token to the context; it must add at least 1");
   // What the whole call is over is no error of one item.
   request.mutable_items(0)->mutable_continuations(0)->set_text("");
   request.mutable_items(2)->mutable_continuations(0)->set_text("");
-  EXPECT_EQ(ParseScore(request, Context()).status(),
-            absl::InvalidArgumentError(
-                "items[0].continuations[0] adds no token to the context; it must add at least 1"));
+  EXPECT_EQ(ParseScore(request, Context()).status().message(),
+            "items[0].continuations[0] adds no token to the context; it must add at least 1");
   request.set_priority(11);
   EXPECT_THAT(std::string(ParseScore(request, Context()).status().message()),
               HasSubstr("priority is 11"));

@@ -82,7 +82,7 @@ def compare(client_a: Client, client_b: Client, ids: types.TokenIds, *,
     if len(tokens) < 2:
         raise ValueError(f'ids has {len(tokens)} tokens; it must have 2 or more')
     with contextlib.ExitStack() as stack:
-        spans = [stack.enter_context(contextlib.closing(
+        spans = [stack.enter_context(contextlib.closing(  # type: ignore[type-var]  # generators
             client.distributions(tokens[:1], tokens[1:], **(options or {}))))
                  for client, options in ((client_a, options_a), (client_b, options_b))]
         return Comparison.join([_compare_rows(a, b, tokens[first + 1:first + 1 + len(a)])

@@ -278,7 +278,7 @@ class HiddenStates:
     """Hidden states of consecutive tokens, as they come."""
 
     first: int  # position of the first token; with positions: the index of its position
-    values: numpy.typing.NDArray[numpy.floating]  # [tokens, layers, hidden_size]
+    values: numpy.typing.NDArray[numpy.float16 | numpy.float32]  # [tokens, layers, hidden_size]
 
 
 @dataclasses.dataclass(frozen=True)
