@@ -21,7 +21,7 @@ inline constexpr size_t kMaxGrammarBytes = size_t{256} << 10;
 inline constexpr int kMaxGrammarDepth = 200;
 inline constexpr std::chrono::seconds kMaxGrammarCompileTime{10};
 // The work of one call of a GrammarMatcher: states of the parser that it steps through.
-inline constexpr int64_t kMaxMatcherSteps = 1'000'000;
+inline constexpr int64_t kMaxMatcherSteps = 100'000;
 
 struct GrammarSource {
   enum class Kind : uint8_t {
