@@ -37,8 +37,13 @@ const randomSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
 function makeControls(openApi, model) {
   const schemas = openApi.components.schemas;
-  const fields = { ...schemas.Sampling.properties };
-  for (const part of schemas.CompletionRequest.allOf) Object.assign(fields, part.properties);
+  const fields = {};
+  const addFields = (schema) => {
+    for (const part of schema.allOf ?? []) addFields(part);
+    if (schema.$ref) addFields(schemas[schema.$ref.split("/").pop()]);
+    Object.assign(fields, schema.properties);
+  };
+  addFields(schemas.CompletionRequest);
   byId("sampling").replaceChildren(
     ...CONTROLS.filter(([name]) => fields[name]).map(([name, label]) =>
       control(name, label, fields[name], name.endsWith("_tokens") ? model.max_model_len : undefined)),

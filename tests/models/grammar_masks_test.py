@@ -22,7 +22,7 @@ REQUIREMENTS = ROOT / 'tests' / 'requirements-xgrammar.txt'
 INSIDE = 'LSSAR_INSIDE_XGRAMMAR'
 
 PERSON = {'type': 'object', 'properties': {
-    'name': {'type': 'string', 'minLength': 1, 'maxLength': 12},
+    'name': {'type': 'string'},
     'age': {'type': 'integer', 'minimum': 0, 'maximum': 130},
     'tags': {'type': 'array', 'items': {'enum': ['a', 'b', 'long one']}, 'maxItems': 4},
     'friend': {'anyOf': [{'$ref': '#'}, {'type': 'null'}]}}, 'required': ['name', 'age']}
