@@ -128,4 +128,11 @@ std::string SamplingFieldSchemas() {
   });
 }
 
+std::string SamplingValueSchemas() {
+  return StrJoin(kFields, [](const SamplingField& field) {
+    return StrCat("\"", field.name, "\": {\"type\": \"", field.IsInteger() ? "integer" : "number",
+                  "\"}");
+  });
+}
+
 }  // namespace lssar
