@@ -1,7 +1,9 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -19,6 +21,12 @@
 
 namespace lssar {
 namespace {
+
+// The forms of attention_math.cuh.
+bool ComputesForm(const AttentionForm& form) {
+  return form.divisor == Divisor::kRowSum && form.shift == ScoreShift::kNone &&
+         (form.phi == Phi::kSoftplus || (form.phi == Phi::kExp && !form.reweights));
+}
 
 class CudaBackend final : public Backend {
  public:
@@ -101,22 +109,21 @@ class CudaBackend final : public Backend {
 };
 
 absl::Status CudaBackend::CheckAttention(const AttentionSpec& spec) const {
-  switch (spec.kind) {
-    case AttentionKind::kLssar:
-    case AttentionKind::kLssa:
-    case AttentionKind::kSoftmax:
-      if (spec.window > 0 || spec.has_alibi) {
-        return absl::UnimplementedError(StrCat(spec.has_alibi ? "ALiBi" : "a window of attention",
-                                               " is not computed on CUDA; the cpu backend computes "
-                                               "it"));
-      }
-      return CheckAttentionSpec(spec);
-    default:
-      return absl::UnimplementedError(
-          StrCat("attention kind \"", NameOf(spec.kind),
-                 "\" is not computed on CUDA: lssar, lssa and softmax are; the cpu backend "
-                 "computes all kinds"));
+  if (!ComputesForm(spec.Form())) {
+    std::vector<std::string_view> names;
+    for (const AttentionKindInfo& info : kAttentionKinds) {
+      if (info.kind != AttentionKind::kPhi && ComputesForm(info.form)) names.push_back(info.name);
+    }
+    return absl::UnimplementedError(StrCat("attention kind \"", NameOf(spec.kind),
+                                           "\" is not computed on CUDA, where there are ",
+                                           StrJoin(names), "; the cpu backend computes all kinds"));
   }
+  if (spec.window > 0 || spec.has_alibi) {
+    return absl::UnimplementedError(StrCat(spec.has_alibi ? "ALiBi" : "a window of attention",
+                                           " is not computed on CUDA; the cpu backend computes "
+                                           "it"));
+  }
+  return CheckAttentionSpec(spec);
 }
 
 absl::Status CudaBackend::FitLayout(KvLayout& layout) const {

@@ -85,8 +85,9 @@ struct CudaAttentionArgs {
   int tile_rows = kTileRows;     // of a tile, at most: kTileRows or kWideTileRows
   bool has_wide_blocks = false;  // the device has CudaAttentionMemory::wide_prefill
   CudaScratch scratch;
-  AttentionKind kind = AttentionKind::kLssar;
-  // Of scores in units of log 2, besides ln(N): log2(e) ln(d), or log2(e) / sqrt(d) for softmax.
+  AttentionForm form = {.phi = Phi::kSoftplus, .reweights = true, .is_length_scaled = true};
+  // Of scores in units of log 2, besides ln(N): log2(e) ln(d), or log2(e) / sqrt(d) of a form that
+  // is not length-scaled.
   double score_unit = 0;
   float p = 15;
   unsigned whole_p = 15;  // p, or 0 where it has a fraction or is above 2^24
