@@ -424,8 +424,7 @@ LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
         x = float(static_cast<const int8_t*>(args.table.elements)[at]) *
             args.table.scales[at / kCudaGroupCols];
         break;
-      case DType::kI4:
-      case DType::kFx16: break;  // PackOnDevice refuses them
+      default: break;  // PackOnDevice refuses it
     }
     out[col] = x;
   }
@@ -476,9 +475,7 @@ int StartLinear(const CudaLinearArgs& args, void* stream) {
     case DType::kF16: return StartLinearOf<F16Element>(args, stream);
     case DType::kBF16: return StartLinearOf<Bf16Element>(args, stream);
     case DType::kI8: return StartLinearOf<I8Element>(args, stream);
-    case DType::kF32:
-    case DType::kI4:
-    case DType::kFx16: break;
+    default: break;
   }
   return args.num_rows <= 2 ? StartLinearF32<1, 1>(args, stream)
                             : StartLinearF32<8, 2>(args, stream);
@@ -489,9 +486,7 @@ int StartFusedLinear(const CudaFusedLinearArgs& args, void* stream) {
     case DType::kF16: return StartFusedLinearOf<F16Element>(args, stream);
     case DType::kBF16: return StartFusedLinearOf<Bf16Element>(args, stream);
     case DType::kI8: return StartFusedLinearOf<I8Element>(args, stream);
-    case DType::kF32:
-    case DType::kI4:
-    case DType::kFx16: break;
+    default: break;
   }
   return kInvalidValue;
 }

@@ -122,9 +122,9 @@ absl::StatusOr<void*> PinnedMemory::Reserve(size_t num_bytes) {
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackOnDevice(CudaDriver& driver,
                                                            const MatrixView& view, DType stored) {
   RETURN_IF_ERROR(CheckPack(view));
-  if (stored == DType::kI4) {
-    return absl::UnimplementedError(
-        "cuda does not compute int4 weights; use int8 (--dtype int8), or the cpu device");
+  if (!IsFloat(stored) && stored != DType::kI8) {
+    return absl::UnimplementedError(StrCat("cuda does not compute ", NameOf(stored),
+                                           " weights; use int8 (--dtype int8), or the cpu device"));
   }
   const size_t num_rows = size_t(view.num_rows);
   const size_t num_cols = size_t(view.num_cols);
