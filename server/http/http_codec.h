@@ -6,7 +6,9 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -80,11 +82,18 @@ HttpMethod MakeCompletion();      // POST /v1/completions
 HttpMethod MakeChatCompletion();  // POST /v1/chat/completions
 // POST /lm_eval/v1/completions: openai_request.h, AddBosForLmEval.
 HttpMethod MakeLmEvalCompletion();
-HttpMethod MakeResponse();   // POST /v1/responses
-HttpMethod MakeMessage();    // POST /v1/messages
-HttpMethod MakeScore();      // POST /v1/score
-HttpMethod MakeEmbedding();  // POST /v1/embeddings
-HttpMethod MakeAttention();  // POST /v1/attention
+HttpMethod MakeResponse();  // POST /v1/responses
+HttpMethod MakeMessage();   // POST /v1/messages
+
+// POST of a path whose reply is a list.
+struct ListPath {
+  std::string_view path;
+  std::string_view rpc;  // the call's name in the log line
+  CallKind kind;
+  HttpMethod (*make)();
+};
+// Scores, embeddings, attention.
+std::span<const ListPath> ListPaths();
 
 // Of calls that the engine has no part in: the JSON of the reply. Worker thread.
 using JsonAnswer =

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -125,11 +126,16 @@ struct HttpServer::State final : public HttpHandler {
   struct Route {
     std::string_view method;  // of GET, HEAD is one too
     std::string_view path;
-    std::string_view rpc = {};              // the call's name in the log line
-    std::optional<CallKind> kind = {};      // set: the engine works for it
-    HttpMethod (*call)(const State&) = {};  // null: a page
+    std::string_view rpc = {};          // the call's name in the log line
+    std::optional<CallKind> kind = {};  // set: the engine works for it
+    // Of a call, one of the two.
+    HttpMethod (*make)() = {};
+    HttpMethod (*make_for)(const State&) = {};
     HttpReply (*page)(const State&, const HttpRequest&) = {};
     bool is_probe = false;  // may be asked for by any name of the host
+
+    bool IsCall() const { return page == nullptr; }
+    HttpMethod Make(const State& state) const { return make != nullptr ? make() : make_for(state); }
   };
   static std::span<const Route> Routes();
   // Null: there is no such path.
@@ -172,68 +178,53 @@ struct HttpServer::State final : public HttpHandler {
   std::unique_ptr<HttpTransport> transport;
 };
 
-// Every path of the port. A new one is a row here, its codec, and its entry in openapi.json.
+// Every path of the port, and its entry in openapi.json. A list's is a row of ListPaths.
 std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
   static constexpr auto kRoutes = std::to_array<Route>({
       {.method = "POST",
        .path = "/v1/completions",
        .rpc = "POST /v1/completions",
        .kind = CallKind::kGenerate,
-       .call = [](const State&) { return MakeCompletion(); }},
+       .make = MakeCompletion},
       {.method = "POST",
        .path = "/v1/chat/completions",
        .rpc = "POST /v1/chat/completions",
        .kind = CallKind::kGenerate,
-       .call = [](const State&) { return MakeChatCompletion(); }},
+       .make = MakeChatCompletion},
       {.method = "POST",
        .path = "/v1/responses",
        .rpc = "POST /v1/responses",
        .kind = CallKind::kGenerate,
-       .call = [](const State&) { return MakeResponse(); }},
+       .make = MakeResponse},
       {.method = "POST",
        .path = kMessagesPath,
        .rpc = "POST /v1/messages",
        .kind = CallKind::kGenerate,
-       .call = [](const State&) { return MakeMessage(); }},
+       .make = MakeMessage},
       {.method = "POST",
        .path = "/v1/messages/count_tokens",
        .rpc = "/v1/messages/count_tokens",
-       .call = [](const State&) { return MakeAnswer(CountTokensJson); }},
+       .make = [] { return MakeAnswer(CountTokensJson); }},
       {.method = "DELETE",
        .path = kCallPaths[0].route,
        .rpc = "DELETE",
-       .call = [](const State&) { return MakeAnswer(DeleteCall); }},
+       .make = [] { return MakeAnswer(DeleteCall); }},
       {.method = "DELETE",
        .path = kCallPaths[1].route,
        .rpc = "DELETE",
-       .call = [](const State&) { return MakeAnswer(DeleteCall); }},
+       .make = [] { return MakeAnswer(DeleteCall); }},
       {.method = "DELETE",
        .path = kCallPaths[2].route,
        .rpc = "DELETE",
-       .call = [](const State&) { return MakeAnswer(DeleteCall); }},
+       .make = [] { return MakeAnswer(DeleteCall); }},
       {.method = "DELETE",
        .path = kCallPaths[3].route,
        .rpc = "DELETE",
-       .call = [](const State&) { return MakeAnswer(DeleteCall); }},
-      {.method = "POST",
-       .path = "/v1/score",
-       .rpc = "POST /v1/score",
-       .kind = CallKind::kScore,
-       .call = [](const State&) { return MakeScore(); }},
-      {.method = "POST",
-       .path = "/v1/embeddings",
-       .rpc = "POST /v1/embeddings",
-       .kind = CallKind::kEmbed,
-       .call = [](const State&) { return MakeEmbedding(); }},
-      {.method = "POST",
-       .path = "/v1/attention",
-       .rpc = "POST /v1/attention",
-       .kind = CallKind::kCapture,
-       .call = [](const State&) { return MakeAttention(); }},
+       .make = [] { return MakeAnswer(DeleteCall); }},
       {.method = "GET",
        .path = "/v1/models",
        .rpc = "/v1/models",
-       .call =
+       .make_for =
            [](const State& state) {
              return MakeAnswer([created = state.started_at](const HttpRequest& request,
                                                             const CallContext& context) {
@@ -243,33 +234,33 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
       {.method = "POST",
        .path = "/tokenize",
        .rpc = "/tokenize",
-       .call = [](const State&) { return MakeAnswer(TokenizeJson); }},
+       .make = [] { return MakeAnswer(TokenizeJson); }},
       {.method = "POST",
        .path = "/detokenize",
        .rpc = "/detokenize",
-       .call = [](const State&) { return MakeAnswer(DetokenizeJson); }},
+       .make = [] { return MakeAnswer(DetokenizeJson); }},
       {.method = "GET",
        .path = "/tokenizer_info",
        .rpc = "/tokenizer_info",
-       .call = [](const State&) { return MakeAnswer(TokenizerInfoJson); }},
+       .make = [] { return MakeAnswer(TokenizerInfoJson); }},
       // lm-eval makes the tokenizer's paths from that of the completions.
       {.method = "POST",
        .path = "/lm_eval/v1/completions",
        .rpc = "POST /lm_eval/v1/completions",
        .kind = CallKind::kGenerate,
-       .call = [](const State&) { return MakeLmEvalCompletion(); }},
+       .make = MakeLmEvalCompletion},
       {.method = "POST",
        .path = "/lm_eval/tokenize",
        .rpc = "/tokenize",
-       .call = [](const State&) { return MakeAnswer(TokenizeJson); }},
+       .make = [] { return MakeAnswer(TokenizeJson); }},
       {.method = "POST",
        .path = "/lm_eval/detokenize",
        .rpc = "/detokenize",
-       .call = [](const State&) { return MakeAnswer(DetokenizeJson); }},
+       .make = [] { return MakeAnswer(DetokenizeJson); }},
       {.method = "GET",
        .path = "/lm_eval/tokenizer_info",
        .rpc = "/tokenizer_info",
-       .call = [](const State&) { return MakeAnswer(TokenizerInfoJson); }},
+       .make = [] { return MakeAnswer(TokenizerInfoJson); }},
       {.method = "GET",
        .path = "/openapi.json",
        .page =
@@ -304,8 +295,8 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
       {.method = "GET",
        .path = "/version",
        .rpc = "/version",
-       .call =
-           [](const State&) {
+       .make =
+           [] {
              return MakeAnswer([](const HttpRequest&, const CallContext&) {
                return absl::StatusOr<std::string>("{\"version\":\"" LSSAR_VERSION "\"}");
              });
@@ -319,7 +310,19 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
                         : lssar::ErrorReply(404, "the web page is off (--web-page)");
            }},
   });
-  return kRoutes;
+  static const std::vector<Route> routes = [] {
+    std::vector<Route> all(kRoutes.begin(), kRoutes.end());
+    auto at = std::ranges::find(all, "/v1/models", &Route::path);
+    for (const ListPath& list : ListPaths()) {
+      at = 1 + all.insert(at, {.method = "POST",
+                               .path = list.path,
+                               .rpc = list.rpc,
+                               .kind = list.kind,
+                               .make = list.make});
+    }
+    return all;
+  }();
+  return routes;
 }
 
 const HttpServer::State::Route* HttpServer::State::FindRoute(std::string_view path) {
@@ -388,7 +391,7 @@ std::optional<HttpReply> HttpServer::State::Reject(HttpRequest* request) const {
     }
   }
   request->is_checked = true;
-  if (route->call == nullptr || head.method == "OPTIONS") return std::nullopt;
+  if (!route->IsCall() || head.method == "OPTIONS") return std::nullopt;
   return RejectCall(*route, request);
 }
 
@@ -462,7 +465,7 @@ void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
   } else if (route.page != nullptr) {
     exchange->Reply(route.page(*this, request));
   } else {
-    std::make_shared<HttpCall>(route.rpc, route.kind, route.call(*this), exchange, parts)->Start();
+    std::make_shared<HttpCall>(route.rpc, route.kind, route.Make(*this), exchange, parts)->Start();
   }
 }
 

@@ -424,10 +424,16 @@ class AttentionCodec final : public HttpCodec {
   std::string usage_;
 };
 
+// Every such path. A new one is a row here, its codec, and its entry in openapi.json.
+constexpr ListPath kListPaths[] = {
+    {"/v1/score", "POST /v1/score", CallKind::kScore, &Make<ScoreCodec, ScoreMethod>},
+    {"/v1/embeddings", "POST /v1/embeddings", CallKind::kEmbed, &Make<EmbeddingCodec, EmbedMethod>},
+    {"/v1/attention", "POST /v1/attention", CallKind::kCapture,
+     &Make<AttentionCodec, CaptureMethod>},
+};
+
 }  // namespace
 
-HttpMethod MakeScore() { return Make<ScoreCodec, ScoreMethod>(); }
-HttpMethod MakeEmbedding() { return Make<EmbeddingCodec, EmbedMethod>(); }
-HttpMethod MakeAttention() { return Make<AttentionCodec, CaptureMethod>(); }
+std::span<const ListPath> ListPaths() { return kListPaths; }
 
 }  // namespace lssar
