@@ -176,7 +176,7 @@ void Scheduler::AbortDue(Clock::time_point now) {
 }
 
 // A tenant's requests are admitted in order: one that has to wait for pages keeps all after it
-// waiting, so that it is not overtaken for ever. The tenant that uses least of places and pages
+// waiting, so that it does not starve. The tenant that uses least of places and pages
 // comes first.
 std::span<SequenceGroup* const> Scheduler::Admit() {
   admitted_.clear();

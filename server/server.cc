@@ -132,7 +132,7 @@ class EngineEvents final : public StepObserver {
   EngineEvents(Metrics* metrics, const std::unique_ptr<ReplyWriter>* replies)
       : metrics_(*metrics), replies_(*replies) {}
   void OnStep(int num_batched_tokens) override { metrics_.OnStep(num_batched_tokens); }
-  void OnResults() override { replies_->EndBatch(); }
+  void OnResults() override { replies_->Flush(); }
 
  private:
   Metrics& metrics_;
@@ -142,8 +142,10 @@ class EngineEvents final : public StepObserver {
 }  // namespace
 
 struct Server::State {
-  State(ServerOptions given, OnEngineFailure told)
-      : options(std::move(given)), on_failure(std::move(told)), log(options.log_level) {}
+  State(ServerOptions server_options, OnEngineFailure on_engine_failure)
+      : options(std::move(server_options)),
+        on_failure(std::move(on_engine_failure)),
+        log(options.log_level) {}
 
   ~State() {
     models.Stop();

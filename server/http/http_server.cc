@@ -142,11 +142,11 @@ struct HttpServer::State final : public HttpHandler {
   static const Route* FindRoute(std::string_view path);
   static std::string PathList();
 
-  State(const ServerOptions& server_options, ProbeEndpoints given_pages,
-        const ServiceContext& given_context)
+  State(const ServerOptions& server_options, ProbeEndpoints probe_endpoints,
+        const ServiceContext& context)
       : options(server_options),
-        pages(std::move(given_pages)),
-        parts(given_context),
+        pages(std::move(probe_endpoints)),
+        parts(context),
         cross_origin(options.http_cors_origins, /*checks_host=*/IsForThisMachine()) {}
 
   // No client comes from another machine, directly or through a proxy, and none needs a key.
@@ -492,7 +492,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions
 HttpServer::HttpServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 HttpServer::~HttpServer() {
-  // No request comes any more, and no connection hears of what the workers still do.
+  // No request comes any more, and no connection gets what the workers still do.
   state_->transport.reset();
 }
 
