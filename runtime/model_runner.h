@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "models/language_model.h"
 #include "runtime/attention_sampler.h"
+#include "runtime/engine_stats.h"
 #include "runtime/scheduler.h"
 
 namespace lssar {
@@ -41,14 +42,7 @@ class ModelRunner {
   // Errors  INTERNAL: the backend's, of Forward or since
   absl::Status Sample(const absl::Status& forward, std::span<ScheduledSequence> scheduled);
 
-  // Since the start; failed steps count as steps only.
-  struct Counters {
-    int64_t num_steps = 0;
-    int64_t num_batched_tokens = 0;
-    int64_t num_prompt_tokens = 0;
-    AttentionStats attention;
-  };
-  const Counters& Totals() const { return totals_; }
+  const ModelCounters& Totals() const { return totals_; }
   // Threads   any
   std::vector<HeadStatistics> SampledAttention() const {
     return sampler_ ? sampler_->Statistics() : std::vector<HeadStatistics>();
@@ -70,7 +64,7 @@ class ModelRunner {
 
   LanguageModel* const model_;
   const KvView kv_;
-  Counters totals_;
+  ModelCounters totals_;
   std::optional<AttentionSampler> sampler_;  // nullopt: attention is not sampled
 
   // State of the step; members to reuse their memory.

@@ -93,21 +93,22 @@ TEST(ServerMetricsTest, TheProcessIsThisOne) {
 }
 
 TEST(MetricsTest, EngineMetricsComeFromEngineStats) {
-  EngineStats stats = {.num_running = 3,
-                       .num_waiting = 2,
-                       .num_pages = 100,
-                       .num_free_pages = 20,
-                       .num_cached_pages = 30,
-                       .num_prompt_tokens = 1000,
-                       .num_generated_tokens = int64_t{1} << 40,
-                       .num_preemptions = 4,
-                       .num_prefix_cache_queries = 800,
-                       .num_prefix_cache_hits = 640,
-                       .num_draft_tokens = 70,
-                       .num_accepted_tokens = 60,
-                       .num_draft_model_pages = 40,
-                       .num_free_draft_model_pages = 30,
-                       .num_draft_model_failures = 2};
+  EngineStats stats;
+  stats.num_running = 3;
+  stats.num_waiting = 2;
+  stats.num_pages = 100;
+  stats.num_free_pages = 20;
+  stats.num_cached_pages = 30;
+  stats.num_prompt_tokens = 1000;
+  stats.num_generated_tokens = int64_t{1} << 40;
+  stats.num_preemptions = 4;
+  stats.num_prefix_cache_queries = 800;
+  stats.num_prefix_cache_hits = 640;
+  stats.num_draft_tokens = 70;
+  stats.num_accepted_tokens = 60;
+  stats.num_draft_model_pages = 40;
+  stats.num_free_draft_model_pages = 30;
+  stats.num_draft_model_failures = 2;
   stats.attention = {.num_value_rows = 5000, .num_value_rows_read = 600};
   const std::string text = Metrics().Text(stats);
   EXPECT_EQ(ValueOf(text, "lssar_num_requests_running"), "3");
