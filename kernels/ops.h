@@ -215,19 +215,8 @@ struct LogitsArgs {
   float* logits = nullptr;
 };
 
-// One token id per row of logits, drawn or given, with the log-probabilities that the request asks
-// for. A draw has these stages, each over the candidates that the stage before left:
-//   bias, allowed   score = logit + bias; removes banned ids and, if allowed_ids is set, all others
-//   repetition      the id occurred: a positive score is divided, another score multiplied
-//   presence        subtracted once if the output holds the id; frequency once per occurrence
-//   temperature 0   the best score; the later stages do not change it
-//   weight          e^((score - best) / temperature)
-//   top-k           the k best
-//   top-p           the shortest list of best ones, not empty, with at least top_p of all weights
-//   min-p           those with at least min_p of the best one's weight
-//   draw            the first id, in rising order, at which the running sum of weights exceeds
-//                   u times their total; u is Philox (philox.h) of seed, choice and position
-// Equal scores rank by id, lowest first. Scores are fp32; weights have 42 bits below the best's.
+// One token id per row of logits, drawn by SamplingParams or given, with the log-probabilities that
+// the request asks for.
 // Log-probabilities are of the raw distribution over all of vocab: x - log(sum(exp(x))).
 // Ids from num_ids on pad the vocabulary: they are never drawn, but count in log-probabilities.
 // Shapes    logits [rows.size(), vocab]; out [rows.size()], overwritten

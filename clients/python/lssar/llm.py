@@ -12,62 +12,13 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
 from lssar import client, types
 from lssar._server import OwnServer
+from lssar.types import SamplingParams
 
 if TYPE_CHECKING:
     import numpy
     import numpy.typing
 
 T = TypeVar('T')
-
-# vLLM's names of options that are called differently in lssar's API.
-RENAMED = {'stop': 'stop_strings'}
-
-
-@dataclasses.dataclass
-class SamplingParams:
-    """How texts are generated. None: the server's default, that of GenerateOptions.
-
-    The same request with the same seed gives the same text, whatever else runs.
-    """
-
-    n: int | None = None
-    temperature: float | None = None  # 0 is greedy; default 1
-    top_p: float | None = None
-    top_k: int | None = None  # 0 and -1: off
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: Mapping[int, float] | None = None
-    allowed_token_ids: types.TokenIds | None = None
-    banned_token_ids: types.TokenIds | None = None
-    bad_words: Sequence[str] | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
-    stop: str | Sequence[str] | None = None
-    stop_token_ids: types.TokenIds | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    json_object: bool | None = None
-    json_schema: types.JsonSchema | None = None
-    regex: str | None = None
-    grammar: str | None = None
-    choice: Sequence[str] | None = None
-
-    def options(self) -> types.GenerateOptions:
-        """The fields that are set, by the names of types.GenerateOptions."""
-        options: dict[str, object] = {RENAMED.get(field.name, field.name): getattr(self, field.name)
-                   for field in dataclasses.fields(self)
-                   if getattr(self, field.name) is not None}
-        if isinstance(self.stop, str):
-            options['stop_strings'] = [self.stop]
-        if self.top_k == -1:
-            options['top_k'] = 0
-        return cast(types.GenerateOptions, options)
 
 
 @dataclasses.dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, cast
 
 if TYPE_CHECKING:
     import numpy
@@ -121,6 +121,57 @@ class GenerateOptions(SamplingOptions, SharingOptions, total=False):
     regex: str  # the whole text matches it
     grammar: str  # the text fits this grammar in GBNF's notation; its first rule is `root`
     choice: Sequence[str]  # the text is one of these; at most 1024
+
+
+# vLLM's names of options that are called differently in lssar's API.
+RENAMED = {'stop': 'stop_strings'}
+
+
+@dataclasses.dataclass
+class SamplingParams:
+    """How texts are generated. None: the server's default, that of GenerateOptions.
+
+    The same request with the same seed gives the same text, whatever else runs.
+    """
+
+    n: int | None = None
+    temperature: float | None = None  # 0 is greedy; default 1
+    top_p: float | None = None
+    top_k: int | None = None  # 0 and -1: off
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: TokenIds | None = None
+    banned_token_ids: TokenIds | None = None
+    bad_words: Sequence[str] | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    json_object: bool | None = None
+    json_schema: JsonSchema | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    choice: Sequence[str] | None = None
+
+    def options(self) -> GenerateOptions:
+        """The fields that are set, by the names of GenerateOptions."""
+        options: dict[str, object] = {RENAMED.get(field.name, field.name): getattr(self, field.name)
+                   for field in dataclasses.fields(self)
+                   if getattr(self, field.name) is not None}
+        if isinstance(self.stop, str):
+            options['stop_strings'] = [self.stop]
+        if self.top_k == -1:
+            options['top_k'] = 0
+        return cast(GenerateOptions, options)
 
 
 class ScoreOptions(SharingOptions, total=False):
