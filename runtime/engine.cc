@@ -145,7 +145,7 @@ absl::StatusOr<Engine::Handle> Engine::Submit(Request request, std::shared_ptr<O
         "stop_strings: this checkpoint has no tokenizer, so its output has no text to match");
   }
   auto group = std::make_unique<SequenceGroup>();
-  group->required = RequiredPagesOf(request, kv_cache_->Layout());
+  group->required = RequiredResourcesOf(request, kv_cache_->Layout());
   group->request = std::move(request);
   group->sink = std::move(sink);
   group->tenant = std::move(tenant);

@@ -19,7 +19,7 @@ absl::Status CheckFits(const Request& request, const EngineOptions& options,
     return absl::InvalidArgumentError(
         StrCat(DescribeLength(request), ", over max_model_len = ", options.max_model_len));
   }
-  const RequiredPages required = RequiredPagesOf(request, layout);
+  const RequiredResources required = RequiredResourcesOf(request, layout);
   if (required.num_sequences > MaxRunning(options)) {
     return absl::InvalidArgumentError(
         StrCat("n = ", required.num_sequences, " choices run together, and at most ",
@@ -219,7 +219,7 @@ std::span<SequenceGroup* const> Scheduler::Admit() {
 }
 
 bool Scheduler::CanStart(const SequenceGroup& group, int* num_sequences) {
-  const RequiredPages& required = group.required;
+  const RequiredResources& required = group.required;
   const Tenant& tenant = tenants_.Of(group.tenant);
   *num_sequences = required.num_sequences;
   if (group.EffectiveArrivalTime() >= tenant.first_preempted) return false;
@@ -318,7 +318,7 @@ int64_t Scheduler::NumSparePages() const {
 }
 
 int64_t Scheduler::NumAdmissionPages(const SequenceGroup& group) const {
-  const RequiredPages& required = group.required;
+  const RequiredResources& required = group.required;
   int64_t num_pages = required.num_initial_pages +
                       (required.num_sequences - 1) *
                           int64_t{required.num_initial_pages - required.num_shared_pages};

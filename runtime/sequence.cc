@@ -60,9 +60,9 @@ std::string DescribeLength(const Request& request) {
   LSSAR_CHECK(false);
 }
 
-RequiredPages RequiredPagesOf(const Request& request, const KvLayout& layout) {
+RequiredResources RequiredResourcesOf(const Request& request, const KvLayout& layout) {
   const int num_prompt_tokens = int(request.prompt.size());
-  RequiredPages required{.num_sequences = 1, .max_num_sequences = 1};
+  RequiredResources required{.num_sequences = 1, .max_num_sequences = 1};
   required.num_tokens = int(num_prompt_tokens + MaxFurtherTokens(request));
   required.num_pages = required.num_initial_pages = layout.PagesFor(required.num_tokens);
   // Each sequence computes the prompt's last token itself, in a page of its own.

@@ -56,7 +56,7 @@ struct Sequence {
 
 // The resources that a request needs in the worst case. Pages are allocated as they are needed, but
 // a request that could not finish with the whole pool to itself is refused.
-struct RequiredPages {
+struct RequiredResources {
   int num_sequences = 0;      // choices; 1 for a score item
   int max_num_sequences = 0;  // that it has a use for: a score item's continuations side by side
   int num_tokens = 0;         // of each sequence: prompt + max_tokens, context + continuation
@@ -74,7 +74,7 @@ inline constexpr int kMaxScoreSequences = 8;
 // Tokens that may follow the prompt, at most.
 int64_t MaxFurtherTokens(const Request& request);
 // Requires  the number of tokens fits an int (CheckFits)
-RequiredPages RequiredPagesOf(const Request& request, const KvLayout& layout);
+RequiredResources RequiredResourcesOf(const Request& request, const KvLayout& layout);
 // "prompt 200 + max_tokens 57 = 257 tokens", for errors.
 std::string DescribeLength(const Request& request);
 
@@ -87,7 +87,7 @@ struct SequenceGroup {
   std::shared_ptr<OutputSink> sink;
   std::shared_ptr<std::atomic<bool>> cancelled;
   Clock::time_point arrival_time;
-  RequiredPages required;
+  RequiredResources required;
   absl::Status status;  // not OK: the request ends with it
 
   // From admission on.

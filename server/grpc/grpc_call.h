@@ -52,7 +52,7 @@ class GrpcStreamCall final : public StreamReactor, public Call {
   std::shared_ptr<GrpcStreamCall> Self() {
     return std::static_pointer_cast<GrpcStreamCall>(shared_from_this());
   }
-  // Has the loop call Advance.
+  // Has the writer call Advance.
   void ScheduleAdvance();
   // Starts the next write, or finishes. The thread of the ReplyWriter.
   void Advance();

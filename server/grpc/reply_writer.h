@@ -18,8 +18,8 @@
 
 namespace lssar {
 
-// The tag of an operation on the loop's queue. `run` is called on the loop's thread when gRPC has
-// completed it; `ok` as of grpc::CompletionQueue::Next.
+// The tag of an operation on the writer's queue. `run` is called on the writer's thread when gRPC
+// has completed it; `ok` as of grpc::CompletionQueue::Next.
 struct Completion {
   std::function<void(bool ok)> run;
 };
@@ -34,7 +34,7 @@ class ReplyWriter {
   class Stream {
    public:
     virtual ~Stream() = default;
-    // Starts to write what is buffered. The loop's thread.
+    // Starts to write what is buffered. The writer's thread.
     virtual void WriteReplies() = 0;
     // Null: the call comes from this process.
     virtual ReplySocket* Socket() const = 0;
@@ -60,11 +60,11 @@ class ReplyWriter {
   void AddCall();
   void RemoveCall();
 
-  // The loop's thread will call WriteReplies: soon, or if the engine's thread calls this, after its
-  // next EndBatch.
+  // The writer's thread will call WriteReplies: soon, or if the engine's thread calls this, after
+  // its next EndBatch.
   void Schedule(std::shared_ptr<Stream> stream);
   // The engine has handed out the results of a step. The engine's thread.
-  // Cost  one wake-up if a stream is scheduled and the loop's thread sleeps
+  // Cost  one wake-up if a stream is scheduled and the writer's thread sleeps
   void EndBatch();
 
  private:
@@ -88,7 +88,7 @@ class ReplyWriter {
   std::mutex alarm_mutex_;  // the thread that the alarm wakes never takes it
   grpc::Alarm alarm_;
 
-  std::vector<std::shared_ptr<Stream>> writing_;  // the loop's thread only
+  std::vector<std::shared_ptr<Stream>> writing_;  // the writer's thread only
   std::thread thread_;
 };
 

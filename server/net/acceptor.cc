@@ -65,7 +65,7 @@ struct Acceptor::State {
   explicit State(const AcceptorOptions& given)
       : options(given),
         limiter(std::make_shared<ConnectionLimiter>(given.limits)),
-        refusals("connections refused", given.name, kRejectionNames) {}
+        rejections("connections refused", given.name, kRejectionNames) {}
 
   absl::Status Open();
   ErrorCode OpenListener(const tcp::endpoint& endpoint);
@@ -79,7 +79,7 @@ struct Acceptor::State {
 
   const AcceptorOptions options;
   const std::shared_ptr<ConnectionLimiter> limiter;
-  EventCounts<kRejectionNames.size()> refusals;
+  EventCounts<kRejectionNames.size()> rejections;
   Callbacks callbacks;
   asio::io_context context{1};
   std::vector<tcp::acceptor> listeners;
@@ -187,7 +187,7 @@ void Acceptor::State::OnAccepted(int fd, const sockaddr_storage& address) {
 
 void Acceptor::State::CountRejection(const PeerAddress& peer, Rejection reason) {
   if (options.limits.metrics != nullptr) options.limits.metrics->OnRejected(reason);
-  refusals.Add(size_t(reason), peer.limited, options.log);
+  rejections.Add(size_t(reason), peer.limited, options.log);
 }
 
 // Otherwise those connections would stay in the kernel's queue, and their clients would wait.

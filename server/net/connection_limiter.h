@@ -54,8 +54,8 @@ class ConnectionLimiter : public std::enable_shared_from_this<ConnectionLimiter>
   // Requires  Check returned nullopt, and no other thread adds
   ConnectionSlot Add(std::string address);
 
-  // Reports an abuse by `address`. The third within ten seconds blocks the address for ten seconds,
-  // unless addresses are not limited.
+  // Reports a violation by `address`. The third within ten seconds blocks the address for ten
+  // seconds, unless addresses are not limited.
   void OnViolation(const std::string& address, Clock::time_point now);
 
   // Whether an address stands for one client, so that it can be held to account.

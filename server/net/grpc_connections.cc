@@ -34,7 +34,7 @@ constexpr int64_t kBytesPerCount = 256;
 // for those of others.
 constexpr int64_t kMaxIdleStreamsPerAddress = 16384;
 constexpr int64_t kFewIdleStreams = 16;
-// After abuse, once gRPC has cleaned up, the freed memory goes back to the system.
+// After a violation, once gRPC has cleaned up, the freed memory goes back to the system.
 constexpr auto kTrimDelay = std::chrono::seconds(2);
 constexpr size_t kMaxEvents = 256;
 
@@ -94,7 +94,7 @@ struct GrpcConnections::State {
   explicit State(Options given)
       : options(std::move(given)),
         epoll(epoll_create1(EPOLL_CLOEXEC)),
-        abuses("connections closed", "grpc", kViolationNames) {}
+        violations("connections closed", "grpc", kViolationNames) {}
 
   std::optional<Rejection> OnAccepted(AcceptedConnection accepted);
   void Sweep();
@@ -103,12 +103,12 @@ struct GrpcConnections::State {
   void Judge(Connection& connection, Clock::time_point now);
   bool IsOverUploadLimit(const Connection& connection) const;
   void LimitIdleStreams(Clock::time_point now);
-  void Close(Connection& connection, Violation abuse, Clock::time_point now);
+  void Close(Connection& connection, Violation violation, Clock::time_point now);
   void Remove(int fd);
 
   Options options;
   const FileDescriptor epoll;
-  EventCounts<kViolationNames.size()> abuses;
+  EventCounts<kViolationNames.size()> violations;
   std::unordered_map<int, std::unique_ptr<Connection>> connections;  // by their second descriptor
   std::unordered_set<Connection*> uploading;                         // with unfinished requests
   std::optional<HandOver> hand_over;
@@ -179,7 +179,7 @@ void GrpcConnections::State::Judge(Connection& connection, Clock::time_point now
     connection.received_at_count = bytes->received;
     CountStreams(connection);
   }
-  const std::optional<Violation> abuse =
+  const std::optional<Violation> violation =
       connection.watch.Check({.bytes_received = bytes->received,
                               .bytes_sent = bytes->sent,
                               .message_bytes = connection.message_bytes,
@@ -190,8 +190,8 @@ void GrpcConnections::State::Judge(Connection& connection, Clock::time_point now
   } else {
     uploading.erase(&connection);
   }
-  if (abuse) {
-    Close(connection, *abuse, now);
+  if (violation) {
+    Close(connection, *violation, now);
   } else if (IsOverUploadLimit(connection)) {
     Close(connection, Violation::kUploadMemory, now);
   }
@@ -236,14 +236,15 @@ void GrpcConnections::State::LimitIdleStreams(Clock::time_point now) {
   }
 }
 
-void GrpcConnections::State::Close(Connection& connection, Violation abuse, Clock::time_point now) {
+void GrpcConnections::State::Close(Connection& connection, Violation violation,
+                                   Clock::time_point now) {
   connection.is_aborted = true;
   uploading.erase(&connection);
   // Counted before the client can know.
-  if (options.metrics != nullptr) options.metrics->OnViolation(abuse);
+  if (options.metrics != nullptr) options.metrics->OnViolation(violation);
   Abort(connection.socket->Get());
-  abuses.Add(size_t(abuse), connection.slot.Address(), options.log);
-  if (abuse == Violation::kResets || abuse == Violation::kHeaderFlood) {
+  violations.Add(size_t(violation), connection.slot.Address(), options.log);
+  if (violation == Violation::kResets || violation == Violation::kHeaderFlood) {
     options.acceptor->Limiter().OnViolation(connection.slot.Address(), now);
   }
   trim_at = now + kTrimDelay;

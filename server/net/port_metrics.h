@@ -12,7 +12,7 @@ namespace lssar {
 enum class Rejection : uint8_t {
   kMaxConnections,            // --max-connections
   kMaxConnectionsPerAddress,  // --max-connections-per-address
-  kBlocked,                   // its address is blocked after abuse
+  kBlocked,                   // its address is blocked after violations
   kNoDescriptors,             // the process or the machine is out of file descriptors or buffers
 };
 inline constexpr std::array<std::string_view, 4> kRejectionNames = {

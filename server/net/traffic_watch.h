@@ -50,7 +50,7 @@ class TrafficWatch {
   TrafficWatch(int max_streams, Clock::time_point now)
       : max_streams_(max_streams), last_check_at_(now), last_received_at_(now) {}
 
-  // The abuse that the connection's traffic shows; nullopt: none.
+  // The violation that the connection's traffic shows; nullopt: none.
   std::optional<Violation> Check(const TrafficSample& sample, Clock::time_point now);
 
   // An estimate of what gRPC holds of requests that have not reached a handler.

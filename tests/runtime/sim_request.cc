@@ -121,8 +121,9 @@ Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_mod
 SimSink::SimSink(const Request& request, const ModelConfig& config)
     : request_(request), config_(config) {
   const KvLayout layout{.page_size = 16};
-  first_hash_ = FakeModel::FirstHash(RopeBase(config, RequiredPagesOf(request, layout).num_tokens),
-                                     request.attention ? &request.attention->layers : nullptr);
+  first_hash_ =
+      FakeModel::FirstHash(RopeBase(config, RequiredResourcesOf(request, layout).num_tokens),
+                           request.attention ? &request.attention->layers : nullptr);
   if (request.generate) choices_.resize(size_t(request.generate->num_choices));
 }
 

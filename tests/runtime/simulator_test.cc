@@ -339,7 +339,7 @@ class Simulation {
     }
     for (const SequenceGroup* const group : first_waiting) {
       const Use& use = uses[group->tenant];
-      const RequiredPages& required = group->required;
+      const RequiredResources& required = group->required;
       const int64_t num_pages = int64_t{required.num_sequences} * required.num_initial_pages;
       if (use.num_preempted == 0 &&
           use.num_sequences + required.num_sequences <= MaxRunning(options_) / num_tenants &&
