@@ -19,6 +19,12 @@ install(FILES LICENSE DESTINATION share/doc/lssar RENAME copyright)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME lssar)
+if(LSSAR_WITH_CUDA STREQUAL "ON")  # deploy/package.sh --cuda
+  set(CPACK_PACKAGE_NAME lssar-cuda)
+  set(CPACK_DEBIAN_PACKAGE_PROVIDES lssar)
+  set(CPACK_DEBIAN_PACKAGE_CONFLICTS lssar)
+  set(CPACK_DEBIAN_PACKAGE_REPLACES lssar)
+endif()
 set(CPACK_PACKAGE_CONTACT "lssar")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Inference server for GPT models with LSSAR attention")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)

@@ -61,8 +61,7 @@ wait_for_server() {
 
 start_log
 
-version=$(sed -n 's/^project(lssar VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-wheel=$(ls -t "dist/lssar-$version"-*"_$(uname -m).whl" 2>/dev/null | head -n 1)
+wheel=$(ls -t "dist/lssar-$(tree_version)"-*"_$(uname -m).whl" 2>/dev/null | head -n 1)
 if [ "${1:-}" = --build ]; then
   wheel=
 fi

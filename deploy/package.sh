@@ -6,23 +6,59 @@
 #   apt install ./dist/lssar_*.deb
 #   editor /etc/lssar/server.toml            # model = "..."
 #   systemctl enable --now lssar-server
+#
+#   sh deploy/package.sh --cuda              # lssar-cuda: with the GPU backend; needs nvcc
+#   sh deploy/package.sh --prove             # and proves it in a bare Debian 12, as root
+#   sh deploy/package.sh --to FOLDER         # for the image: takes the package of this version that
+#                                            # is in dist/, or builds it there
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
 . deploy/steps.sh
 
 log=build/package.log
+device=cpu
+name=lssar
+out=dist
+prove=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --cuda)
+      device=cuda
+      name=lssar-cuda
+      ;;
+    --prove) prove=yes ;;
+    --to)
+      out=${2:?--to needs a folder}
+      shift
+      ;;
+    *)
+      echo "usage: sh deploy/package.sh [--cuda] [--prove] [--to FOLDER]" >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+package=${name}_$(tree_version)_$(dpkg --print-architecture).deb
+
 start_log
+mkdir -p "$out"
+if [ "$out" != dist ] && [ -f "dist/$package" ]; then
+  say "Taking dist/$package"
+  cp "dist/$package" "$out/"
+  exit 0
+fi
 
 say "Installing missing Debian packages (deploy/packages.sh)"
-logged install_packages build
+logged install_packages build package
 
-say "Building the programs and their manual in build/release"
-logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
-logged cmake --build --preset release --target lssar_manual
+say "Building the programs and their manual in build/$device"
+build_portable "$device" lssar_manual
 
 say "Packing"
-logged cpack --config build/release/CPackConfig.cmake -B build/package
-mkdir -p dist
-cp build/package/lssar_*.deb dist/
-ls -l dist/lssar_*.deb
+logged cpack --config "build/$device/CPackConfig.cmake" -B build/package
+cp "build/package/$package" "$out/"
+ls -l "$out/$package"
+if [ -n "$prove" ]; then
+  sh deploy/prove-package.sh "$out/$package"
+fi

@@ -31,8 +31,12 @@ build      libtomlplusplus-dev         the configuration file and the file of AP
 build      libedit-dev                 line editing of `lssar chat`
 build      libboost1.81-dev            Asio and Beast, headers only: the HTTP port
 build      prometheus-cpp-dev          /metrics
+build      python3-venv                xgrammar's source, from PyPI: deploy/xgrammar.sh
 model      python3-venv                gguf and numpy for deploy/get-model.sh, from PyPI
 wheel      python3-venv                the tools of deploy/wheel.sh, from PyPI
+package    dpkg-dev                    finds the packages that the programs need
+package    file                        tells CPack which files are programs
+package    python3                     makes the man pages of what --help prints
 test       libgtest-dev                GoogleTest
 test       libgmock-dev                its matchers
 test       libbenchmark-dev            Google Benchmark: tests/bench
@@ -49,8 +53,6 @@ test       curl                        a foreign client of the HTTP API tests
 test       openssl                     temporary certificates for the TLS tests
 test       python3-grpcio              transport of the Python client in its tests
 test       python3-protobuf            messages of the Python client
-image      groff-base                  man pages without warnings
-image      systemd                     systemd-analyze verify of the unit
 test       python3-matplotlib          draws figures: the Python package's extra [plot]
 test       python3-yaml                parses compose and Kubernetes files in a test
 test       python3-venv                virtual environments of the Python client tests
@@ -60,6 +62,8 @@ training   python3-torch               PyTorch 1.13: tests of models/training
 training   python3-sentencepiece       trains and loads the vocabulary
 training   libopenblas-dev             BLAS of PyTorch and attention_cpu.cc
 test       buildah                     the quick form of the image test
+test       dpkg-dev                    the quick form packs the programs
+test       file                        the same
 run        libgrpc++1.51               transport
 run        zlib1g                      compression in Protobuf, which is linked statically
 run        libabsl20220623             Status and containers
@@ -72,7 +76,11 @@ run        libhwy1                     run-time dispatch
 run        libedit2                    `lssar chat` inside the container
 run        libprometheus-cpp-core1.0   /metrics
 image      buildah                     builds and starts the image where no Docker engine runs
-image      debootstrap                 builds the base image on machines without a registry
+image      debootstrap                 bare systems: the base image, the proofs of wheel and package
+image      groff-base                  man pages without warnings
+image      systemd                     systemd-analyze verify of the unit
+image      systemd-container           starts the service in a bare system
+image      qemu-user-static            runs the programs as on a CPU without SSE4
 cluster    haproxy                     2.6: deploy/cluster, before several servers
 cluster    prometheus                  2.42 with promtool: metrics, alert rules
 cluster    python3                     deploy/cluster/demo.py

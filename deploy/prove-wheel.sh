@@ -1,22 +1,31 @@
 #!/bin/sh
-# Proves a wheel in a bare Debian 12 that has python3 and pip alone: installs it, serves the shipped
+# Proves a wheel in a bare Debian that has python3 and pip alone: installs it, serves the shipped
 # model, and asks it by `lssar`, by the Python package and by OpenAI's client. Fails if the first
-# token comes later than 60 s after `pip install` began.
+# token comes later than 60 s after `pip install` began. Then another version takes its place, and
+# the server runs on a CPU without SSE4, as QEMU emulates it, where qemu-user-static is installed.
 #
-#   sh deploy/prove-wheel.sh                 # as root; the newest wheel of dist/
+#   sh deploy/prove-wheel.sh                 # as root; Debian 12, the newest wheel of dist/
 #   sh deploy/prove-wheel.sh FILE.whl
+#   sh deploy/prove-wheel.sh --suite trixie    # Debian 13
+#   sh deploy/prove-wheel.sh --suite bullseye  # Debian 11, whose glibc is too old: both programs
+#                                              # and pip must end with a sentence
 #
-# Needs debootstrap, mount, Debian's mirror and PyPI. The bare system stays in build/prove/root.
+# Needs debootstrap, mount, Debian's mirror and PyPI. The bare system stays in build/prove/SUITE.
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
 . deploy/steps.sh
 
 log=build/prove.log
-root=$PWD/build/prove/root
 limit_s=60
 
-wheel=${1:-$(ls -t dist/lssar-*.whl 2>/dev/null | head -n 1)}
+suite=bookworm
+if [ "${1:-}" = --suite ]; then
+  suite=$2
+  shift 2
+fi
+wheel=${1:-$(ls -t "dist/lssar-$(tree_version)"-*.whl 2>/dev/null | head -n 1)}
+root=$PWD/build/prove/$suite
 if [ ! -f "$wheel" ]; then
   echo "prove-wheel: no wheel: run sh deploy/wheel.sh, or name a file" >&2
   exit 77
@@ -30,27 +39,46 @@ at_end() {
 
 start_log
 
-if [ ! -f "$root/ready" ]; then
-  say "Making a bare Debian 12 with python3 and pip in build/prove/root"
-  command -v debootstrap >/dev/null || logged install_packages image
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' 'Codename: bookworm' \
-    'Component: main' 2>/dev/null | head -n 1)
-  rm -rf --one-file-system "$root"
-  mkdir -p "$root"
-  logged debootstrap --variant=minbase --include=python3,python3-pip,ca-certificates bookworm \
-    "$root" "${mirror:-http://deb.debian.org/debian}"
-  touch "$root/ready"
-fi
-# As this machine reaches PyPI.
-for file in /etc/resolv.conf /etc/ssl/certs/ca-certificates.crt; do
-  if [ -f "$file" ]; then cp -L "$file" "$root$file"; fi
-done
+make_bare_system "$suite" python3,python3-pip,ca-certificates
 rm -rf "$root/prove" "$root/root/.cache/pip" "$root"/usr/local/lib/python3*/dist-packages/*
 mkdir -p "$root/prove"
 cp "$wheel" "$root/prove/"
 cp -R models/zoo/lssar-6m "$root/prove/model"
+cp "$(command -v qemu-x86_64-static || echo /dev/null)" "$root/prove/qemu"
 mount --bind /dev "$root/dev"
 mount -t proc proc "$root/proc"
+
+in_root() {
+  env -i PATH="/usr/sbin:$PATH" HOME=/root LANG=C.UTF-8 ${https_proxy:+https_proxy="$https_proxy"} \
+    PIP_DEFAULT_TIMEOUT=180 PIP_DISABLE_PIP_VERSION_CHECK=1 chroot "$root" /bin/sh "$@"
+}
+
+cat >"$root/prove/fails.sh" <<'END'
+# Runs a command that must fail with these words, and shows their line.
+fails() {
+  words=$1
+  shift
+  if "$@" >failure.log 2>&1; then echo "this should fail: $*"; exit 1; fi
+  grep -m 1 -- "$words" failure.log || { cat failure.log; echo "expected: $words"; exit 1; }
+}
+END
+
+if [ "$suite" = bullseye ]; then
+  cat >"$root/prove/run.sh" <<'END'
+set -eu
+cd /prove
+. ./fails.sh
+fails 'not a supported wheel on this platform' pip install ./*.whl
+python3 -m zipfile -e ./*.whl unpacked
+for program in lssar lssar-server; do
+  chmod +x "unpacked/lssar/bin/$program"
+  fails 'GLIBC_2.[0-9]*. not found' "unpacked/lssar/bin/$program" --version
+done
+END
+  say "pip install $(basename "$wheel") where glibc is too old"
+  in_root /prove/run.sh
+  exit 0
+fi
 
 cat >"$root/prove/run.sh" <<'END'
 set -eu
@@ -59,13 +87,7 @@ export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore PATH=/usr/local/b
 server=
 trap 'if [ -n "$server" ]; then kill "$server"; wait "$server" || true; fi' EXIT
 
-# Runs a command that must fail with these words, and shows their line.
-fails() {
-  words=$1
-  shift
-  if "$@" >failure.log 2>&1; then echo "this should fail: $*"; exit 1; fi
-  grep -m 1 -- "$words" failure.log || { cat failure.log; echo "expected: $words"; exit 1; }
-}
+. ./fails.sh
 
 start=$(date +%s)
 pip install --quiet ./*.whl
@@ -106,11 +128,50 @@ fails '^lssar-server: /nowhere: No such file' lssar serve /nowhere --listen 127.
   --http-listen 127.0.0.1:0
 fails '^FileNotFoundError' python3 -c "from lssar import LLM; LLM('/nowhere')"
 fails 'cannot write to standard output' sh -c 'lssar info >/dev/full'
+
+echo 'Another version takes the place of this one, and gives it back:'
+mkdir other
+python3 - <<'PYTHON'
+import glob
+import zipfile
+
+[name] = glob.glob('lssar-*.whl')
+version = name.split('-')[1]
+with zipfile.ZipFile(name) as old, zipfile.ZipFile(f'other/{name.replace(version, "99")}',
+                                                   'w') as new:
+    for entry in old.infolist():
+        data = old.read(entry)
+        if '.dist-info/' in entry.filename:
+            entry.filename = entry.filename.replace(version, '99')
+            data = data.replace(version.encode(), b'99')
+        new.writestr(entry, data)
+PYTHON
+for wheel in other/*.whl ./*.whl; do
+  pip install --quiet "$wheel"
+  pip list --format=freeze 2>/dev/null | grep '^lssar'
+  lssar info | grep -q model
+done
+[ "$(ls -d /usr/local/lib/python3*/dist-packages/lssar-*.dist-info | wc -l)" = 1 ]
+
+if [ -s qemu ]; then
+  echo 'A CPU without SSE4:'
+  kill "$server"
+  wait "$server"
+  rm model/golden.safetensors  # the self-check would take minutes
+  ./qemu -cpu Conroe "$(python3 -c 'import lssar.llm; print(lssar.llm.server_program())')" \
+    --model /prove/model --listen 127.0.0.1:50051 --http-listen off --threads 1 >server.log 2>&1 &
+  server=$!
+  until lssar info >info.log 2>&1; do
+    kill -0 "$server" || { cat server.log; exit 1; }
+    sleep 0.5
+  done
+  grep SCALAR info.log
+  lssar generate 'The old house' --max-tokens 3 --seed 1
+fi
 END
 
 say "pip install $(basename "$wheel"), serve, ask"
-env -i PATH="/usr/sbin:$PATH" HOME=/root LANG=C.UTF-8 ${https_proxy:+https_proxy="$https_proxy"} \
-  PIP_DEFAULT_TIMEOUT=180 PIP_DISABLE_PIP_VERSION_CHECK=1 chroot "$root" /bin/sh /prove/run.sh
+in_root /prove/run.sh
 seconds=$(cat "$root/prove/first_token")
 if [ "$seconds" -gt "$limit_s" ]; then
   echo "prove-wheel: the first token came after $seconds s; the limit is $limit_s"

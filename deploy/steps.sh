@@ -55,8 +55,57 @@ logged() {
   return "$logged_status"
 }
 
+# build_portable cpu|cuda TARGET...: what wheel.sh and package.sh pack. Builds targets into
+# build/cpu, without the GPU backend whatever this machine has, or into build/cuda, with it.
+# LSSAR_PRESET=ci shares the objects of the tests in ccache.
+build_portable() {
+  build=build/$1
+  case $1 in cuda) portable_cuda=ON ;; *) portable_cuda=OFF ;; esac
+  shift
+  build_xgrammar
+  logged cmake --preset "${LSSAR_PRESET:-release}" -B "$build" -DLSSAR_BUILD_TESTS=OFF \
+    -DLSSAR_WITH_CUDA="$portable_cuda"
+  logged cmake --build "$build" --target "$@"
+}
+
+# make_bare_system SUITE PACKAGES: a minimal Debian with these packages, separated by commas, in
+# $root, once. It reaches the network as this machine does.
+make_bare_system() {
+  if [ ! -f "$root/ready" ]; then
+    say "Making a bare Debian ($1) in $root"
+    command -v debootstrap >/dev/null || logged install_packages image
+    bare_mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' \
+      'Codename: bookworm' 'Component: main' 2>/dev/null | head -n 1)
+    rm -rf --one-file-system "$root"
+    mkdir -p "$root"
+    logged debootstrap --variant=minbase --include="$2" "$1" "$root" \
+      "${bare_mirror:-http://deb.debian.org/debian}"
+    touch "$root/ready"
+  fi
+  for bare_file in /etc/resolv.conf /etc/ssl/certs/ca-certificates.crt; do
+    if [ -f "$bare_file" ]; then cp -L "$bare_file" "$root$bare_file"; fi
+  done
+}
+
+# The version of the tree.
+tree_version() {
+  sed -n 's/^project(lssar VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt
+}
+
+# Builds xgrammar where there is none. Without PyPI the server is built without structured output.
+build_xgrammar() {
+  build_xgrammar_status=0
+  logged sh deploy/xgrammar.sh || build_xgrammar_status=$?
+  if [ "$build_xgrammar_status" -eq 3 ]; then
+    say "PyPI cannot be reached: this build has no structured output (deploy/xgrammar.sh)"
+  elif [ "$build_xgrammar_status" -ne 0 ]; then
+    return "$build_xgrammar_status"
+  fi
+}
+
 # Builds the programs into build/release.
 build_release() {
+  build_xgrammar
   logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
   logged cmake --build --preset release --target lssar-server lssar
 }

@@ -3,10 +3,10 @@
 #
 #   sh deploy/test.sh          the tests that every change must pass
 #   sh deploy/test.sh --all    also the container image, the import of checkpoints with PyTorch from
-#                              PyPI (5.4 GB), the long runs of the GPU kernels' PTX, the dev build
-#                              (DCHECKs on), and the builds
-#                              with address, undefined-behaviour and thread sanitizers: two to
-#                              three hours on two cores
+#                              PyPI (5.4 GB), the long runs of the GPU kernels' PTX, of fuzzers
+#                              and of tokenizers, the dev build (DCHECKs on), and the builds with
+#                              address, undefined-behaviour and thread sanitizers: two to three
+#                              hours on two cores
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
@@ -31,6 +31,8 @@ start_log
 
 say "Installing missing Debian packages (deploy/packages.sh)"
 logged install_packages $groups
+say "Building xgrammar, once a machine (deploy/xgrammar.sh)"
+build_xgrammar
 
 # If the tests of one preset fail, the other presets still run.
 failed=
@@ -49,10 +51,11 @@ if [ "${1:-}" = --all ]; then
   show ctest --test-dir build/ci --output-on-failure --label-regex image || failed="$failed image"
   show ctest --test-dir build/ci --output-on-failure --label-regex torch || failed="$failed torch"
   show ctest --test-dir build/ci --output-on-failure --label-regex '^ptx$' || failed="$failed ptx"
+  show ctest --test-dir build/ci --output-on-failure --label-regex '^long$' || failed="$failed long"
 fi
 
 if [ -n "$failed" ]; then
   say "FAILED:$failed"
   exit 1
 fi
-say "All passed: $presets cluster real${1:+ image torch ptx}"
+say "All passed: $presets cluster real${1:+ image torch ptx long}"

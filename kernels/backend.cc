@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpu(const BackendOptions& options, 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCuda([[maybe_unused]] const BackendOptions& options,
                                                   [[maybe_unused]] int index) {
 #if LSSAR_WITH_CUDA
-  return MakeDeviceBackend(index, options.fast_gemm, options.log);
+  return MakeDeviceBackend(index, options.batch_invariant, options.log);
 #else
   return absl::FailedPreconditionError(
       "this build has no cuda backend: build with LSSAR_WITH_CUDA=ON");
@@ -48,13 +48,12 @@ struct Device {
   bool is_numbered;       // "name:N" is the Nth device
   std::string_view help;  // in parentheses behind the name; may be empty
   bool has_threads;       // num_threads applies
-  bool has_fast_gemm;     // fast_gemm applies
   absl::StatusOr<std::unique_ptr<Backend>> (*make)(const BackendOptions& options, int index);
 };
 constexpr Device kDevices[] = {
-    {"cpu", false, "", /*has_threads=*/true, /*has_fast_gemm=*/false, &MakeCpu},
-    {"cuda", true, "the Nth NVIDIA GPU, from 0", false, true, &MakeCuda},
-    {"reference", false, "slow, double precision", false, false, &MakeReference},
+    {"cpu", false, "", /*has_threads=*/true, &MakeCpu},
+    {"cuda", true, "the Nth NVIDIA GPU, from 0", false, &MakeCuda},
+    {"reference", false, "slow, double precision", false, &MakeReference},
 };
 
 struct DeviceChoice {
@@ -88,23 +87,15 @@ absl::StatusOr<DeviceChoice> ParseDevice(std::string_view name) {
   return absl::InvalidArgumentError(StrCat("it must be ", DeviceNames()));
 }
 
-// The devices for which `has` is true: "cpu", "cpu and cuda".
-template <typename Has>
-std::string DevicesThat(const Has& has) {
+// "cpu", "cpu and another".
+std::string DevicesWithThreads() {
   std::string names;
   for (const Device& device : kDevices) {
-    if (!has(device)) continue;
+    if (!device.has_threads) continue;
     if (!names.empty()) names += " and ";
     names += device.name;
   }
   return names;
-}
-
-std::string DevicesWithThreads() {
-  return DevicesThat([](const Device& device) { return device.has_threads; });
-}
-std::string DevicesWithFastGemm() {
-  return DevicesThat([](const Device& device) { return device.has_fast_gemm; });
 }
 
 std::string DeviceHelp() {
@@ -124,11 +115,11 @@ absl::Status ParseDeviceFlag(const std::string& value, BackendOptions* options) 
   return absl::OkStatus();
 }
 
-absl::Status ParseGemmFlag(const std::string& value, BackendOptions* options) {
-  if (value != "exact" && value != "fast") {
-    return absl::InvalidArgumentError("it must be one of exact, fast");
+absl::Status ParseBatchInvariantFlag(const std::string& value, BackendOptions* options) {
+  if (value != "true" && value != "false") {
+    return absl::InvalidArgumentError("it must be true or false");
   }
-  options->fast_gemm = value == "fast";
+  options->batch_invariant = value == "true";
   return absl::OkStatus();
 }
 
@@ -187,11 +178,10 @@ absl::Status CheckFeatures(const Backend& backend, std::span<const Feature> feat
 std::vector<BackendFlag> BackendFlags() {
   return {
       {"device", "DEVICE", DeviceHelp(), &ParseDeviceFlag},
-      {"gemm", "exact|fast",
-       StrCat("GEMMs of --device ", DevicesWithFastGemm(),
-              ": exact, or fast (prompts through cuBLASLt; the bits of a result then depend on the "
-              "batch); default exact"),
-       &ParseGemmFlag},
+      {"batch-invariant", "",
+       "A request gives the same bits in any batch on --device cuda too, where prompts become "
+       "several times slower (no cuBLASLt); --device cpu and reference always do; default off",
+       &ParseBatchInvariantFlag},
       {"threads", "COUNT",
        StrCat("Threads of --device ", DevicesWithThreads(), ", [0, ", kMaxThreads,
               "]; default 0: one for each CPU of --cpus, or else for each CPU that this process "
@@ -223,10 +213,6 @@ absl::Status CheckBackendFlags(const BackendOptions& options) {
                " has threads; leave it out with --device ", options.name));
   }
   RETURN_IF_ERROR(CheckCpus(options));
-  if (options.fast_gemm && !device.has_fast_gemm) {
-    return absl::InvalidArgumentError(StrCat("--gemm fast: only --device ", DevicesWithFastGemm(),
-                                             " has it; leave it out with --device ", options.name));
-  }
   return absl::OkStatus();
 }
 

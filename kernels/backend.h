@@ -132,6 +132,14 @@ class Backend {
   //           written
   virtual void RunStep(const StepArgs& args, absl::FunctionRef<void()> ops) = 0;
 
+  // Prepares RunStep for steps of up to max_rows rows that each attend to at most max_keys keys
+  // (CUDA graphs of all shapes of decode steps), so that no request waits for it. `args`, `ops`: of
+  // RunStep, for a step of one row, whose ops are called any number of times.
+  // Ensures   slots of K/V that the row writes are overwritten, and nothing else that counts.
+  //           Synchronize reports errors
+  virtual void PrepareSteps(const StepArgs& args, int max_rows, int max_keys,
+                            absl::FunctionRef<void()> ops) = 0;
+
   // True if the device failed permanently: it rejects every later call of this process, which must
   // exit. To be called after an error. Waits for running ops.
   virtual bool IsLost() = 0;
@@ -151,13 +159,14 @@ struct BackendOptions {
   // cpu: restricts the backend to one instruction set, by Highway's name ("AVX2", "AVX3", "SSE4",
   // ...). Empty: the best of this machine. For tests and comparisons.
   std::string instruction_set = "";
-  // cuda: GEMMs of more than 64 rows run through cuBLASLt, with x rounded once to the weights'
-  // type. That adds an error of 2^-11 (fp16) or 2^-8 (bf16) of sum_k |x_k w_k| to Linear's; with
-  // fp16 an |x| above 65504 becomes infinite. The bits of a row then depend on the number of rows
-  // of its step.
-  bool fast_gemm = false;
-  // cuda: takes one sentence for each shape of GEMM that fast_gemm meets: which algorithm runs it,
-  // or that the library does not. Null: nobody. Called by the thread that calls the op.
+  // False on cuda: GEMMs of more than 8 rows run through cuBLASLt, with x rounded once to the
+  // weights' type. That adds an error of 2^-11 (fp16, int8) or 2^-8 (bf16) of sum_k |x_k w_k| to
+  // Linear's and Logits'; with fp16 an |x| above 65504 becomes infinite. The bits of a row then
+  // depend on the number of rows of its step. True: our own kernels run all GEMMs, which is slow
+  // for prompts. cpu and reference are batch-invariant always.
+  bool batch_invariant = false;
+  // cuda: takes one sentence for each shape of GEMM that the library meets: which algorithm runs
+  // it, or that our own kernels do. Null: nobody. Called by the thread that calls the op.
   std::function<void(std::string_view)> log = nullptr;
 };
 
@@ -165,7 +174,7 @@ struct BackendOptions {
 // list BackendFlags() and need no name of a device or of a backend's option.
 struct BackendFlag {
   std::string name;        // "device"
-  std::string value_name;  // "DEVICE"
+  std::string value_name;  // "DEVICE"; empty: a switch, whose values are "true" and "false"
   std::string help;        // with default and limits
   // Parses `value` into `options`.
   // Errors  INVALID_ARGUMENT, without the flag's name: "it must be ..."
@@ -184,7 +193,7 @@ std::vector<std::string> BackendWarnings(const BackendOptions& options);
 // Errors  INVALID_ARGUMENT: unknown name, num_threads not in [0, 1024], cpus that do not fit, an
 //         instruction set that is missing here, no CUDA device N. FAILED_PRECONDITION:
 //         cuda in a build without it, on a machine without a device, or with a driver or a device
-//         too old for this build; fast GEMM without cuBLASLt
+//         too old for this build, or without cuBLASLt and batch_invariant
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 }  // namespace lssar

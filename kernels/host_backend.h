@@ -23,6 +23,7 @@ class HostBackend : public Backend {
   void CopyPages(const CopyPagesArgs& args) override;
   absl::Status Synchronize() override { return absl::OkStatus(); }
   void RunStep(const StepArgs&, absl::FunctionRef<void()> ops) override { ops(); }
+  void PrepareSteps(const StepArgs&, int, int, absl::FunctionRef<void()>) override {}
   bool IsLost() override { return false; }
 };
 

@@ -9,7 +9,7 @@
 //
 // Batch invariance: the bits of an output element depend only on its own row and, for Attention, on
 // its own sequence's K/V. They do not depend on num_rows, page_size or threads. The exception is
-// Backend::IsBatchInvariant() == false.
+// Backend::IsBatchInvariant() == false; Attention's then depend on num_rows of its own sequence.
 #ifndef LSSAR_KERNELS_OPS_H_
 #define LSSAR_KERNELS_OPS_H_
 
@@ -108,8 +108,8 @@ struct NormArgs {
 // Accuracy  against reference, before activation: |d| <= 1e-5 * (sum_k |x_k w_k| + |bias|), and
 //           1e-5 |residual|. int8: another 2^-15 max_k |x_k| sum_k |w_k|, x after its norm; int4:
 //           1.008 times that.
-//           BackendOptions::fast_gemm: more. The activation (slope at most 1.13; kRelu2: twice its
-//           argument), multiply and scale carry the error on
+//           Without batch_invariant, cuda: more. The activation (slope at most 1.13; kRelu2: twice
+//           its argument), multiply and scale carry the error on
 struct LinearArgs {
   int num_rows = 0;
   const float* x = nullptr;
@@ -215,19 +215,8 @@ struct LogitsArgs {
   float* logits = nullptr;
 };
 
-// One token id per row of logits, drawn or given, with the log-probabilities that the request asks
-// for. A draw has these stages, each over the candidates that the stage before left:
-//   bias, allowed   score = logit + bias; removes banned ids and, if allowed_ids is set, all others
-//   repetition      the id occurred: a positive score is divided, another score multiplied
-//   presence        subtracted once if the output holds the id; frequency once per occurrence
-//   temperature 0   the best score; the later stages do not change it
-//   weight          e^((score - best) / temperature)
-//   top-k           the k best
-//   top-p           the shortest list of best ones whose weights are at least top_p of the total
-//   min-p           those with at least min_p of the best one's weight
-//   draw            the first id, in rising order, at which the running sum of weights exceeds
-//                   u times their total; u is Philox (philox.h) of seed, choice and position
-// Equal scores rank by id, lowest first. Scores are fp32; weights have 42 bits below the best's.
+// One token id per row of logits, drawn by SamplingParams or given, with the log-probabilities that
+// the request asks for.
 // Log-probabilities are of the raw distribution over all of vocab: x - log(sum(exp(x))).
 // Ids from num_ids on pad the vocabulary: they are never drawn, but count in log-probabilities.
 // Shapes    logits [rows.size(), vocab]; out [rows.size()], overwritten

@@ -49,7 +49,7 @@ void LoadRow(const MatrixView& view, int row, float* out) {
 }
 
 absl::Status WeightDoesNotFit(DType stored) {
-  if (stored == DType::kI8 || stored == DType::kI4) {
+  if (!IsFloat(stored)) {
     return absl::InvalidArgumentError(
         StrCat("a weight is not finite, which ", NameOf(stored), " cannot hold"));
   }

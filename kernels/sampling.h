@@ -2,6 +2,7 @@
 #ifndef LSSAR_KERNELS_SAMPLING_H_
 #define LSSAR_KERNELS_SAMPLING_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -9,11 +10,28 @@
 
 namespace lssar {
 
-// Applied in this order: bias and allowed/banned ids, penalties, temperature, top-k, top-p, min-p.
+// A mask of a row (SampleRequest) of `num_ids` ids has so many words.
+constexpr size_t NumMaskWords(size_t num_ids) { return (num_ids + 31) / 32; }
+constexpr bool MaskHas(std::span<const uint32_t> mask, size_t id) {
+  return id / 32 < mask.size() && (mask[id / 32] >> (id % 32) & 1) != 0;
+}
+
+// A draw has these stages, each over the candidates that the stage before left:
+//   bias, allowed   score = logit + bias; removes banned ids and, if allowed_ids is set, all others
+//   repetition      the id occurred: a positive score is divided, another score multiplied
+//   presence        subtracted once if the output holds the id; frequency once per occurrence
+//   temperature 0   the best score; the later stages do not change it
+//   weight          e^((score - best) / temperature)
+//   top-k           the k best
+//   top-p           the shortest list of best ones, not empty, with at least top_p of all weights
+//   min-p           those with at least min_p of the best one's weight
+//   draw            the first id, in rising order, at which the running sum of weights exceeds
+//                   u times their total; u is Philox (philox.h) of seed, choice and position
+// Equal scores rank by id, lowest first. Scores are fp32; weights have 42 bits below the best's.
 struct SamplingParams {
   float temperature = 1.0f;                                // 0: greedy
   int top_k = 0;                                           // 0: off
-  float top_p = 1.0f;                                      // (0, 1]
+  float top_p = 1.0f;                                      // [0, 1]; 0: the best one alone
   float min_p = 0.0f;                                      // [0, 1]
   float repetition_penalty = 1.0f;                         // > 0; over prompt and output
   float presence_penalty = 0.0f;                           // [-2, 2]; over output
@@ -48,6 +66,9 @@ struct SampleRequest {
   int32_t target = -1;                     // -1: draw
   const SamplingParams* params = nullptr;  // for a draw; read before Sample returns
   std::span<const TokenCount> counts;      // each id at most once; unused without penalties
+  // Bit id % 32 of word id / 32: whether the id may be drawn, besides what `params` says, which is
+  // at least one; ids beyond its words may not. Empty: all may be.
+  std::span<const uint32_t> mask = {};
   int choice = 0;
   int position = 0;       // of the token to draw, in the sequence
   int num_logprobs = -1;  // -1: none; 0: the id's; N: also those of the N best

@@ -34,6 +34,14 @@ std::string Describe(const AttentionSpec& spec) {
   return text;
 }
 
+std::string ReweightingKinds() {
+  std::vector<std::string_view> names;
+  for (const AttentionKindInfo& info : kAttentionKinds) {
+    if (info.form.reweights) names.push_back(info.name);
+  }
+  return StrJoin(names);
+}
+
 // The kind that every layer gets; nullopt: each layer keeps its own.
 absl::StatusOr<std::optional<AttentionKind>> ReadKind(std::string_view name) {
   if (name.empty()) return std::nullopt;
@@ -58,6 +66,11 @@ absl::StatusOr<std::vector<AttentionSpec>> ChangeAttention(const ModelConfig& co
   if (change.p && !(*change.p > 0 && *change.p <= kMaxAttentionP)) {
     return FieldError("attention_override.p",
                       StrCat("is ", *change.p, "; it must be in (0, ", kMaxAttentionP, "]"));
+  }
+  if (change.p && *change.p < kMinAttentionP) {
+    return FieldError("attention_override.p",
+                      StrCat("is ", *change.p, "; it must be at least ", kMinAttentionP,
+                             ", the smallest normal number in fp32"));
   }
   ASSIGN_OR_RETURN(const std::optional<AttentionKind> kind, ReadKind(change.kind));
   const bool is_phi = kind == AttentionKind::kPhi;
@@ -105,8 +118,8 @@ absl::StatusOr<std::vector<AttentionSpec>> ChangeAttention(const ModelConfig& co
   if (change.p && !uses_p) {
     return FieldError("attention_override.p",
                       StrCat("is ", *change.p, ", but ", DescribeAttention(layers),
-                             " does not re-weight; leave p out, or set kind to one that does: "
-                             "lssar, softmax_r or sigmoid_r"));
+                             " does not re-weight; leave p out, or set kind to one that does: ",
+                             ReweightingKinds()));
   }
   return layers;
 }

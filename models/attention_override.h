@@ -2,6 +2,7 @@
 #ifndef LSSAR_MODELS_ATTENTION_OVERRIDE_H_
 #define LSSAR_MODELS_ATTENTION_OVERRIDE_H_
 
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,10 @@
 
 namespace lssar {
 
+// The least power of the re-weighting, the smallest normal number in fp32: one that fp32 rounds to
+// 0 gives NaN.
+inline constexpr double kMinAttentionP = std::numeric_limits<float>::min();
+
 // What a request changes, with the names of config.json's attention object.
 struct AttentionChange {
   std::optional<double> p = {};  // nullopt: the checkpoint's
@@ -23,9 +28,9 @@ struct AttentionChange {
 
 // The attention of each layer after `change`, as a checkpoint would have it whose config.json says
 // the same. Fields that a layer's kind does not use are those of a default AttentionSpec.
-// Errors  INVALID_ARGUMENT: p out of (0, kMaxAttentionP]; no such kind or phi; p where no layer
-//         re-weights, or no p where the checkpoint has none; phi without kind "phi" or the reverse;
-//         a change of nothing. The message starts with "attention_override."
+// Errors  INVALID_ARGUMENT: p out of [kMinAttentionP, kMaxAttentionP]; no such kind or phi; p where
+//         no layer re-weights, or no p where the checkpoint has none; phi without kind "phi" or the
+//         reverse; a change of nothing. The message starts with "attention_override."
 absl::StatusOr<std::vector<AttentionSpec>> ChangeAttention(const ModelConfig& config,
                                                            const AttentionChange& change);
 

@@ -36,6 +36,7 @@ absl::Status LoadModel(const std::string& directory, Backend* backend, const Loa
   ASSIGN_OR_RETURN(checkpoint->config, ParseConfig(config_text, config_path));
   RETURN_IF_ERROR(LoadGenerationConfig(directory, &checkpoint->config));
   RETURN_IF_ERROR(Gpt::CheckBackend(checkpoint->config, *backend));
+  if (options.check != nullptr) RETURN_IF_ERROR(options.check(checkpoint->config));
 
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::OpenModel(directory));
   Sha256 config_hash;

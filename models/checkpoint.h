@@ -25,6 +25,8 @@ struct LoadOptions {
   std::optional<DType> dtype = std::nullopt;
   // Tokens of one Forward at most: activations are allocated for that many.
   int max_num_batched_tokens = 512;
+  // Called before any weights are read; its error is the load's. Null: nothing is checked.
+  std::function<absl::Status(const ModelConfig&)> check = nullptr;
 };
 
 // Const after load, except that `model` runs one step at a time.

@@ -8,6 +8,7 @@
 
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "models/attention_override.h"
 #include "models/config_fields.h"
 #include "models/hf_config.h"
 #include "models/json_fields.h"
@@ -139,6 +140,10 @@ absl::StatusOr<AttentionSpec> ParseAttention(const json& object, const std::stri
     fields.Fail(StrCat("p is missing: \"", name, "\" re-weights with it; add \"p\": 15"));
   }
   spec.p = fields.Positive("p", kMaxAttentionP, spec.p);
+  if (spec.p < kMinAttentionP) {
+    fields.Fail(StrCat("p is ", spec.p, ", must be at least ", kMinAttentionP,
+                       ", the smallest normal number in fp32"));
+  }
   const std::string phi_name = fields.Text("phi", "");
   if (!phi_name.empty() || *kind == AttentionKind::kPhi) {
     const std::optional<Phi> phi = ParsePhi(phi_name);

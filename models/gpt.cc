@@ -40,6 +40,29 @@ void NormInPlace(NormKind kind, std::span<const float> weight, std::span<const f
 }  // namespace
 
 absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, AttentionStats* stats) {
+  return ForwardBy(
+      [this](const StepArgs& args, absl::FunctionRef<void()> ops) { backend_->RunStep(args, ops); },
+      batch, kv, stats);
+}
+
+absl::Status Gpt::PrepareSteps(const KvView& kv, int max_rows, int max_keys) {
+  const int32_t page = 0;
+  ForwardBatch one;
+  one.token_ids = {0};
+  one.sequences = {{.num_rows = 1, .pages = std::span(&page, 1)}};
+  one.rope_bases = {RopeBase(config_, 1)};
+  one.attention = {nullptr};
+  AttentionStats stats;
+  RETURN_IF_ERROR(ForwardBy(
+      [&](const StepArgs& args, absl::FunctionRef<void()> ops) {
+        backend_->PrepareSteps(args, max_rows, max_keys, ops);
+      },
+      one, kv, &stats));
+  return backend_->Synchronize();
+}
+
+absl::Status Gpt::ForwardBy(RunStep run_step, const ForwardBatch& batch, const KvView& kv,
+                            AttentionStats* stats) {
   const RaggedBatch rows{.num_rows = int(batch.token_ids.size()), .sequences = batch.sequences};
   LSSAR_CHECK(rows.num_rows >= 1 && rows.num_rows <= max_num_batched_tokens_);
   for (const int32_t id : batch.token_ids) LSSAR_CHECK(id >= 0 && id < config_.vocab_size);
@@ -60,24 +83,29 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, Attention
                       .norm = View(weights_.embedding_norm),
                       .out = x_->As<float>()});
     }
+    captured.Update(Steer(0, batch));
+    captured.Update(CaptureHidden(0, batch));
     for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
       RunBlock(layer, rows, kv, stats);
       captured.Update(Capture(layer, batch, kv));
+      captured.Update(Steer(layer + 1, batch));
+      captured.Update(CaptureHidden(layer + 1, batch));
     }
   };
-  if (!batch.captures.empty() || has_override) {
-    // Captures read activations between the ops, and an override changes the ops' arguments: such a
-    // step cannot be replayed from a graph.
+  const bool has_capture = !batch.captures.empty() || !batch.hidden_captures.empty();
+  if (has_capture || !batch.steered.empty() || has_override) {
+    // Captures read activations between the ops, steering changes them, and an override changes the
+    // ops' arguments: such a step cannot be replayed from a graph.
     ops();
     return captured;
   }
-  backend_->RunStep({.owner = this,
-                     .rows = &rows,
-                     .ids = batch.token_ids,
-                     .kv = kv,
-                     .counters = stats,
-                     .max_rows = max_num_batched_tokens_},
-                    ops);
+  run_step({.owner = this,
+            .rows = &rows,
+            .ids = batch.token_ids,
+            .kv = kv,
+            .counters = stats,
+            .max_rows = max_num_batched_tokens_},
+           ops);
   return absl::OkStatus();
 }
 
@@ -144,6 +172,38 @@ absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv
                                         backend_));
       capture.heads.sink->OnWeights(layer, head, position, row);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Gpt::Steer(int layer, const ForwardBatch& batch) {
+  const auto hidden_size = size_t(config_.hidden_size);
+  for (const auto& [sequence_idx, vectors] : batch.steered) {
+    const SequenceSlice& sequence = batch.sequences[size_t(sequence_idx)];
+    for (const SteeringVector& vector : vectors) {
+      const int num_before = std::max(vector.first_position - sequence.first_position, 0);
+      if (vector.layer != layer || num_before >= sequence.num_rows) continue;
+      LSSAR_CHECK(vector.values.size() == hidden_size);
+      float* const x = x_->As<float>() + size_t(sequence.first_row + num_before) * hidden_size;
+      steered_.resize(size_t(sequence.num_rows - num_before) * hidden_size);
+      const size_t num_bytes = steered_.size() * sizeof(float);
+      RETURN_IF_ERROR(backend_->CopyOut(steered_.data(), x, num_bytes));
+      for (size_t i = 0; i < steered_.size(); ++i) steered_[i] += vector.values[i % hidden_size];
+      RETURN_IF_ERROR(backend_->CopyIn(x, steered_.data(), num_bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Gpt::CaptureHidden(int layer, const ForwardBatch& batch) {
+  const auto hidden_size = size_t(config_.hidden_size);
+  for (const HiddenCapture& capture : batch.hidden_captures) {
+    const auto found = std::ranges::find(capture.layers, layer);
+    if (found == capture.layers.end()) continue;
+    const size_t size = size_t(capture.num_rows) * hidden_size;
+    float* const out = capture.out + size_t(found - capture.layers.begin()) * size;
+    const float* const x = x_->As<float>() + size_t(capture.first_row) * hidden_size;
+    RETURN_IF_ERROR(backend_->CopyOut(out, x, size * sizeof(float)));
   }
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "models/gpt_weights.h"
@@ -31,6 +32,7 @@ class Gpt : public LanguageModel {
   const ModelConfig& Config() const override { return config_; }
   // Requires  besides the interface's: at most max_num_batched_tokens tokens
   absl::Status Forward(const ForwardBatch& batch, const KvView& kv, AttentionStats* stats) override;
+  absl::Status PrepareSteps(const KvView& kv, int max_rows, int max_keys) override;
   void Sample(const ForwardBatch& batch, std::span<const SampleRequest> requests,
               std::span<SampleResult> results) override;
   absl::Status Synchronize() override;
@@ -50,6 +52,10 @@ class Gpt : public LanguageModel {
   NormView View(const GptNorm& norm) const;
   // A norm of heads.
   NormView HeadView(const GptNorm& norm) const;
+  // Forward, of which run_step runs the ops if the step can be replayed from a graph.
+  using RunStep = absl::FunctionRef<void(const StepArgs& args, absl::FunctionRef<void()> ops)>;
+  absl::Status ForwardBy(RunStep run_step, const ForwardBatch& batch, const KvView& kv,
+                         AttentionStats* stats);
   // The formula of ModelConfig, for every token.
   void RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, AttentionStats* stats);
   // Adjacent sequences of a batch that have the same attention, as a batch of their own: rows and
@@ -75,6 +81,10 @@ class Gpt : public LanguageModel {
                      float scale, int num_rows);
   // Passes the attention weights of `layer`, whose block has just run, to batch.captures.
   absl::Status Capture(int layer, const ForwardBatch& batch, const KvView& kv);
+  // x += the vectors of batch.steered that are for `layer`, in fp32 on the host.
+  absl::Status Steer(int layer, const ForwardBatch& batch);
+  // Copies x_ to batch.hidden_captures, where they have `layer`.
+  absl::Status CaptureHidden(int layer, const ForwardBatch& batch);
   // Logits of batch.logits_indices[first, first + count), to logits_.
   // Requires  count <= kMaxLogitsRows
   void ComputeLogits(const ForwardBatch& batch, size_t first, size_t count);
@@ -104,6 +114,7 @@ class Gpt : public LanguageModel {
   std::vector<float> rope_angles_;
   std::vector<double> rope_frequencies_;  // [RotaryDims() / 2]
   std::vector<int32_t> positions_;        // of the batch's tokens; learned positions only
+  std::vector<float> steered_;            // rows of x_
 };
 
 }  // namespace lssar

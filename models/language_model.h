@@ -37,6 +37,32 @@ struct RowCapture {
   HeadCapture heads;
 };
 
+// Layers of hidden states. 0 is the embedding, k in [1, num_hidden_layers] the residual stream
+// behind block k; this one is the last of these after the final norm.
+inline constexpr int32_t kFinalNorm = -1;
+
+// Adjacent tokens of one sequence whose residual stream is copied out.
+struct HiddenCapture {
+  int first_row = 0;  // index into ForwardBatch::token_ids
+  int num_rows = 0;
+  std::span<const int32_t> layers = {};  // without repeats; that of kFinalNorm is not written
+  float* out = nullptr;                  // [layers.size(), num_rows, hidden_size], host memory
+};
+
+// Added to the residual stream behind a layer (0: to the embedding), for the tokens from a position
+// on.
+struct SteeringVector {
+  int layer = 0;                   // [0, num_hidden_layers]
+  int first_position = 0;          // in the sequence
+  std::vector<float> values = {};  // [hidden_size], finite
+};
+
+struct SteeredSequence {
+  int sequence_idx = 0;
+  // Those of one layer are added in this order. Must stay valid until the Forward returns.
+  std::span<const SteeringVector> vectors = {};
+};
+
 // The input of one step: the tokens of all sequences, each sequence's tokens side by side.
 struct ForwardBatch {
   std::vector<int32_t> token_ids;        // [num_batched_tokens]
@@ -46,9 +72,10 @@ struct ForwardBatch {
   std::vector<const std::vector<AttentionSpec>*> attention;
   std::vector<int32_t> logits_indices;    // tokens whose logits are computed, ascending
   std::vector<int32_t> logits_sequences;  // [logits_indices.size()]: index into sequences
-  std::vector<int32_t> hidden_indices;    // tokens whose hidden state is copied out, ascending
-  std::vector<int32_t> hidden_sequences;  // [hidden_indices.size()]: index into sequences
+  std::vector<int32_t> hidden_indices;    // tokens for CopyHiddenStates, ascending
   std::vector<RowCapture> captures;       // few tokens: each costs 0.2 us a key and head
+  std::vector<HiddenCapture> hidden_captures;
+  std::vector<SteeredSequence> steered;
 
   void Clear() {
     token_ids.clear();
@@ -58,8 +85,9 @@ struct ForwardBatch {
     logits_indices.clear();
     logits_sequences.clear();
     hidden_indices.clear();
-    hidden_sequences.clear();
     captures.clear();
+    hidden_captures.clear();
+    steered.clear();
   }
 };
 
@@ -72,13 +100,21 @@ class LanguageModel {
   virtual const ModelConfig& Config() const = 0;
 
   // Runs every token of the batch through the model and writes its K and V to `kv`. Passes the
-  // weights to the sinks of batch.captures (kernels/attention_weights.h) before it returns.
+  // weights to the sinks of batch.captures (kernels/attention_weights.h), and writes
+  // batch.hidden_captures, before it returns.
   // `stats`: one element for each of batch.sequences, added to (over all layers and heads) by the
   // end of Synchronize; nullable.
   // Requires  0 <= token id < vocab_size; pages of distinct sequences disjoint or only read
   // Errors    the backend's (a device that failed); the step's results are then lost
   virtual absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
                                AttentionStats* stats) = 0;
+
+  // Prepares the backend for decode steps of up to max_rows tokens, in sequences of at most
+  // max_keys tokens. Before the first Forward: it writes to page 0 of `kv`.
+  // Errors    the backend's
+  virtual absl::Status PrepareSteps(const KvView& /*kv*/, int /*max_rows*/, int /*max_keys*/) {
+    return absl::OkStatus();
+  }
 
   // Samples (ops.h) from the logits of the last Forward: requests[i] and results[i] belong to
   // batch.logits_indices[i]. `requests` may be destroyed afterwards; `results` is complete after
@@ -94,7 +130,8 @@ class LanguageModel {
   virtual absl::Status Synchronize() = 0;
 
   // Copies the logits of batch.logits_indices[first, first + count) of the last Forward to host
-  // memory, [count, vocab], and waits. For checks: serving never copies logits off the device.
+  // memory, [count, vocab], and waits. Computes them again: for checks, and for requests of whole
+  // distributions.
   virtual absl::Status CopyLogits(const ForwardBatch& batch, int first, int count,
                                   std::span<float> out) = 0;
 

@@ -94,7 +94,7 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
 
   void Publish(OutputSink* sink) override {
     if (params_->statistics) {
-      if (IsDone()) sink->OnStatistics(std::move(statistics_));
+      if (IsDone()) sink->OnResult(std::move(statistics_));
       return;
     }
     if (weights_.empty()) return;
@@ -102,7 +102,7 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
     std::ranges::sort(weights_, {}, [](const RowWeights& row) {
       return std::tuple(row.row, row.layer, row.head);
     });
-    sink->OnWeights(std::exchange(weights_, {}));
+    sink->OnResult(std::exchange(weights_, {}));
   }
 
   bool IsDone() const override { return num_captured_ == params_->rows.size(); }
@@ -140,7 +140,7 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
 }  // namespace
 
 void AddCaptureTasks(SequenceGroup* group) {
-  const CaptureParams& params = *group->request.capture;
+  const CaptureParams& params = *group->request.Capture();
   for (Sequence& sequence : group->sequences) {
     sequence.tokens.resize(size_t(params.rows.back()) + 1);
     sequence.task = std::make_unique<CaptureTask>(&params);

@@ -7,7 +7,8 @@
 
 namespace lssar {
 
-StopStrings::StopStrings(std::vector<std::string> strings) : strings_(std::move(strings)) {
+StopStrings::StopStrings(std::vector<std::string> strings, bool are_in_text)
+    : strings_(std::move(strings)), are_in_text_(are_in_text) {
   for (const std::string& s : strings_) {
     LSSAR_CHECK(!s.empty());
     std::vector<int> borders(s.size() + 1, 0);
@@ -44,7 +45,7 @@ void StopMatcher::Push(std::string_view text, std::string* out) {
         match_ = i;
       longest = std::max(longest, size_t(num_matched));
     }
-    if (match_) longest = strings_->String(*match_).size();
+    if (match_) longest = strings_->AreInText() ? 0 : strings_->String(*match_).size();
     LSSAR_DCHECK(longest <= withheld_.size());
     const size_t num_safe = withheld_.size() - longest;
     out->append(withheld_, 0, num_safe);
@@ -58,9 +59,11 @@ void StopMatcher::Finish(std::string* out) {
 }
 
 Detokenizer::Detokenizer(const Tokenizer* tokenizer,
-                         std::shared_ptr<const StopStrings> stop_strings)
+                         std::shared_ptr<const StopStrings> stop_strings, bool skips_special_tokens)
     : stop_strings_(std::move(stop_strings)) {
-  if (tokenizer != nullptr) decoder_.emplace(tokenizer, /*continues_text=*/true);
+  if (tokenizer != nullptr) {
+    decoder_.emplace(tokenizer, /*continues_text=*/true, skips_special_tokens);
+  }
   if (stop_strings_ != nullptr) matcher_.emplace(stop_strings_);
 }
 

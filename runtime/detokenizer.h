@@ -16,8 +16,11 @@ namespace lssar {
 // The stop strings of a request, compiled once and shared by its choices. Immutable.
 class StopStrings {
  public:
+  // `are_in_text`: the text ends behind the match, not before it.
   // Requires  no string is empty
-  explicit StopStrings(std::vector<std::string> strings);
+  explicit StopStrings(std::vector<std::string> strings, bool are_in_text = false);
+
+  bool AreInText() const { return are_in_text_; }
 
   int NumStrings() const { return int(strings_.size()); }
   const std::string& String(int i) const { return strings_[size_t(i)]; }
@@ -30,6 +33,7 @@ class StopStrings {
 
  private:
   std::vector<std::string> strings_;
+  bool are_in_text_;
   // borders_[i][m]: length of the longest proper prefix of string i that ends its first m bytes.
   std::vector<std::vector<int>> borders_;
 };
@@ -37,7 +41,7 @@ class StopStrings {
 // Finds stop strings in a growing text, however it is split, and withholds text that may be the
 // beginning of one. The match that completes first ends the text; of matches that complete with the
 // same byte, the longest, so that no part of any stop string is sent. The text ends before the
-// first byte of the match.
+// first byte of the match, or behind its last with AreInText.
 class StopMatcher {
  public:
   explicit StopMatcher(std::shared_ptr<const StopStrings> strings);
@@ -64,7 +68,9 @@ class StopMatcher {
 class Detokenizer {
  public:
   // `tokenizer` null: every text is empty. `stop_strings` null: nothing is matched.
-  Detokenizer(const Tokenizer* tokenizer, std::shared_ptr<const StopStrings> stop_strings);
+  // `skips_special_tokens`: as of StreamDecoder.
+  Detokenizer(const Tokenizer* tokenizer, std::shared_ptr<const StopStrings> stop_strings,
+              bool skips_special_tokens = true);
 
   // Adds a token and appends to `out` the text that may be sent. `match` false: characters that
   // this token completes are not searched for stop strings.

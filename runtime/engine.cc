@@ -104,6 +104,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStepped(Checkpoint* checkp
   }
   ASSIGN_OR_RETURN(std::unique_ptr<KvCache> kv_cache,
                    KvCache::Create(checkpoint->config, options, backend));
+  RETURN_IF_ERROR(checkpoint->model->PrepareSteps(kv_cache->View(), options.max_num_seqs,
+                                                  options.max_model_len));
   std::unique_ptr<DraftModel> draft_model;
   if (options.draft_checkpoint != nullptr) {
     ASSIGN_OR_RETURN(draft_model,
@@ -139,8 +141,8 @@ Engine::~Engine() { Drain(absl::ZeroDuration()); }
 absl::StatusOr<Engine::Handle> Engine::Submit(Request request, std::shared_ptr<OutputSink> sink,
                                               std::string tenant) {
   RETURN_IF_ERROR(CheckFits(request, options_, kv_cache_->Layout()));
-  if (request.generate && !request.generate->stop_strings.empty() &&
-      checkpoint_->tokenizer == nullptr) {
+  const GenerateParams* const generate = request.Generate();
+  if (generate != nullptr && !generate->stop_strings.empty() && checkpoint_->tokenizer == nullptr) {
     return absl::FailedPreconditionError(
         "stop_strings: this checkpoint has no tokenizer, so its output has no text to match");
   }
@@ -309,30 +311,21 @@ void Engine::EndStage(int64_t* stage_ns) {
 }
 
 void Engine::PublishStats() {
-  const Scheduler::Counters& scheduled = scheduler_->Totals();
-  const ModelRunner::Counters& computed = model_runner_->Totals();
   const PageAllocator& pages = blocks_->Pages();
   const std::lock_guard lock(stats_mutex_);
-  stats_ = {
-      .num_running = int(scheduler_->Running().size()),
-      .num_pages = pages.NumPages(),
-      .num_free_pages = pages.NumFree(),
-      .num_cached_pages = pages.NumEvictable(),
-      .num_steps = computed.num_steps,
-      .num_batched_tokens = computed.num_batched_tokens,
-      .num_prompt_tokens = computed.num_prompt_tokens,
-      .num_generated_tokens = scheduled.num_generated_tokens,
-      .num_preemptions = scheduled.num_preemptions,
-      .num_prefix_cache_queries = scheduled.num_prefix_cache_queries,
-      .num_prefix_cache_hits = scheduled.num_prefix_cache_hits,
-      .num_draft_tokens = scheduled.num_draft_tokens,
-      .num_accepted_tokens = scheduled.num_accepted_tokens,
-      .num_draft_model_pages = draft_model_ == nullptr ? 0 : draft_model_->NumPages(),
-      .num_free_draft_model_pages = draft_model_ == nullptr ? 0 : draft_model_->NumAvailablePages(),
-      .num_draft_model_failures = draft_model_ == nullptr ? 0 : draft_model_->NumFailures(),
-      .attention = computed.attention,
-      .stages = stages_,
-      .step_started_at = step_started_at_};
+  static_cast<SchedulerCounters&>(stats_) = scheduler_->Totals();
+  static_cast<ModelCounters&>(stats_) = model_runner_->Totals();
+  stats_.num_running = int(scheduler_->Running().size());
+  stats_.num_pages = pages.NumPages();
+  stats_.num_free_pages = pages.NumFree();
+  stats_.num_cached_pages = pages.NumEvictable();
+  if (draft_model_ != nullptr) {
+    stats_.num_draft_model_pages = draft_model_->NumPages();
+    stats_.num_free_draft_model_pages = draft_model_->NumAvailablePages();
+    stats_.num_draft_model_failures = draft_model_->NumFailures();
+  }
+  stats_.stages = stages_;
+  stats_.step_started_at = step_started_at_;
 }
 
 EngineStats Engine::Stats() const {

@@ -22,6 +22,7 @@
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
 #include "runtime/engine_options.h"
+#include "runtime/engine_stats.h"
 #include "runtime/request.h"
 
 namespace lssar {
@@ -35,43 +36,6 @@ class Scheduler;
 class Speculator;
 struct ScheduledSequence;
 struct SequenceGroup;
-
-// Time of the engine's thread by stage of a step. A device that computes asynchronously gets its
-// work in `forward` and is waited for in `sample`. All of the draft model's time is in `forward`.
-struct StageTimes {
-  int64_t admit_ns = 0, schedule_ns = 0, forward_ns = 0, sample_ns = 0, output_ns = 0;
-  int64_t idle_ns = 0;  // no work
-};
-
-// A snapshot for GetInfo, GetStats, metrics, the watchdog and tests.
-struct EngineStats {
-  bool is_serving = true;       // false: draining, stopped, or the backend failed for good
-  bool is_device_lost = false;  // the device refuses every further call of this process
-  int num_running = 0;          // requests
-  int num_waiting = 0;          // requests
-  int64_t num_waiting_tokens = 0;
-  int num_pages = 0;
-  int num_free_pages = 0;
-  int num_cached_pages = 0;  // evictable: cached and not in use
-  // Since the start.
-  int64_t num_steps = 0;
-  int64_t num_batched_tokens = 0;
-  int64_t num_prompt_tokens = 0;  // computed
-  int64_t num_generated_tokens = 0;
-  int64_t num_preemptions = 0;
-  int64_t num_prefix_cache_queries = 0;  // tokens looked up
-  int64_t num_prefix_cache_hits = 0;     // tokens found
-  int64_t num_draft_tokens = 0;          // computed to be verified
-  int64_t num_accepted_tokens = 0;       // of these, tokens that became output
-  // The draft model's pages and failures; 0 without one.
-  int num_draft_model_pages = 0;
-  int num_free_draft_model_pages = 0;    // cached ones included
-  int64_t num_draft_model_failures = 0;  // forwards that failed, sequences with NaN logits
-  AttentionStats attention = {};
-  StageTimes stages = {};
-  // The beginning of the step in progress; nullopt: none is. If it lies far back, the engine hangs.
-  std::optional<Clock::time_point> step_started_at = {};
-};
 
 class Engine {
  public:

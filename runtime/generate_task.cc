@@ -1,5 +1,6 @@
 // Generation: samples token after token until something ends the text.
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "runtime/sequence.h"
 #include "runtime/sequence_task.h"
 #include "runtime/token_counts.h"
+#include "runtime/token_masks.h"
 
 namespace lssar {
 namespace {
@@ -30,10 +32,13 @@ class GenerateTask final : public SequenceTask {
     // Of the tokens before min_tokens; null: there are none.
     std::shared_ptr<const SamplingParams> early_sampling;
     const ModelConfig* config = nullptr;  // says what EOS is
+    std::unique_ptr<TokenMasks> masks;    // null: any token may come
   };
   // What `options` points at must outlive the task.
   explicit GenerateTask(Options options)
-      : options_(std::move(options)), detokenizer_(options_.tokenizer, options_.stop_strings) {
+      : options_(std::move(options)),
+        detokenizer_(options_.tokenizer, options_.stop_strings,
+                     options_.params->skips_special_tokens) {
     if (options_.params->sampling.HasPenalties()) counts_.AddPrompt(options_.prompt);
     if (NeedsPromptLogprobs()) prompt_scores_.reserve(options_.prompt.size());
   }
@@ -85,8 +90,13 @@ class GenerateTask final : public SequenceTask {
               .num_logprobs = params.num_prompt_logprobs};
     }
     const bool is_early = position + 1 - int(options_.prompt.size()) < params.min_tokens;
-    return {.params = is_early ? options_.early_sampling.get() : &params.sampling,
+    const SamplingParams* sampling = is_early ? options_.early_sampling.get() : &params.sampling;
+    if (!params.banned_sequences.empty()) {
+      sampling = WithoutSequences(sequence, position, sampling);
+    }
+    return {.params = sampling,
             .counts = CountsAt(sequence, position),
+            .mask = MaskAt(sequence, position, !is_early, *sampling),
             .choice = options_.choice,
             .position = position + 1,
             .num_logprobs = params.num_logprobs};
@@ -98,26 +108,36 @@ class GenerateTask final : public SequenceTask {
           .logprob = result->logprob, .is_known = true, .is_greedy = result->is_best};
       AddPromptToken(MakeTokenResult(result), score);
     } else {
-      sampled_.push_back(MakeTokenResult(result));
+      const int num_draft = position + 1 - num_tokens_;
+      const auto finish =
+          options_.masks == nullptr ? std::nullopt : options_.masks->FinishAfter(size_t(num_draft));
+      sampled_.push_back({.token = MakeTokenResult(result), .finish = finish});
     }
   }
 
   // Nothing is sampled in a step that computes a part of the prompt, several tokens in a step that
   // verifies a draft.
   void Advance(Sequence* sequence) override {
-    for (TokenResult& token : sampled_) {
-      if (!finish_) AddToken(sequence, std::move(token));
+    for (Sampled& sampled : sampled_) {
+      if (finish_) break;
+      if (sampled.finish) {
+        finish_ = sampled.finish;
+        EndText(std::nullopt);
+      } else {
+        AddToken(sequence, std::move(sampled.token));
+      }
     }
     sampled_.clear();
+    step_sampling_.clear();
   }
 
   void Publish(OutputSink* sink) override {
     if (!prompt_delta_.tokens.empty()) {
-      sink->OnPromptLogprobs(std::exchange(prompt_delta_, {}));
+      sink->OnResult(std::exchange(prompt_delta_, {}));
     }
-    if (delta_.tokens.empty()) return;
+    if (delta_.tokens.empty() && !delta_.finish) return;
     delta_.choice = options_.choice;
-    sink->OnTokens(std::exchange(delta_, {}));
+    sink->OnResult(std::exchange(delta_, {}));
   }
 
   bool IsDone() const override { return finish_.has_value(); }
@@ -138,12 +158,21 @@ class GenerateTask final : public SequenceTask {
     if (!finish_) {
       sequence->tokens.push_back(id);
       if (options_.params->sampling.HasPenalties()) counts_.AddOutput(id);
+      if (options_.masks != nullptr) options_.masks->Accept(id);
       return;
     }
+    EndText(id);
+  }
+
+  // last_id: the token that ended the text, if one did.
+  void EndText(std::optional<int32_t> last_id) {
     detokenizer_.Finish(&delta_.text);
     if (const std::string* stop = detokenizer_.StopString()) {
       finish_ = FinishReason::kStopString;
       delta_.stop_string = *stop;
+    } else if (last_id && options_.params->includes_stop && finish_ != FinishReason::kLength) {
+      detokenizer_.Push(*last_id, /*match=*/false, &delta_.text);
+      detokenizer_.Finish(&delta_.text);
     }
     delta_.finish = finish_;
   }
@@ -156,6 +185,39 @@ class GenerateTask final : public SequenceTask {
     std::vector<TokenCount>* const counts = &draft_counts_[size_t(num_draft) - 1];
     counts_.CountWith(std::span(sequence.draft).first(size_t(num_draft)), counts);
     return *counts;
+  }
+
+  // `params` without the ids that would complete a banned sequence behind `position`, draft tokens
+  // up to it included.
+  const SamplingParams* WithoutSequences(const Sequence& sequence, int position,
+                                         const SamplingParams* params) {
+    const int num_tokens = int(sequence.tokens.size());
+    const auto token_at = [&](int i) {
+      return i < num_tokens ? sequence.tokens[size_t(i)] : sequence.draft[size_t(i - num_tokens)];
+    };
+    SamplingParams* changed = nullptr;
+    for (const std::vector<int32_t>& banned : options_.params->banned_sequences) {
+      const int first = position + 2 - int(banned.size());
+      if (first < int(options_.prompt.size())) continue;  // sequences of the output alone
+      bool is_begun = true;
+      for (int i = first; i <= position && is_begun; ++i) {
+        is_begun = token_at(i) == banned[size_t(i - first)];
+      }
+      if (!is_begun) continue;
+      if (changed == nullptr) changed = &step_sampling_.emplace_back(*params);
+      changed->banned_ids.push_back(banned.back());
+    }
+    return changed == nullptr ? params : changed;
+  }
+
+  // The mask of the token after `position`; empty: all, or the text ends instead.
+  std::span<const uint32_t> MaskAt(const Sequence& sequence, int position, bool may_end,
+                                   const SamplingParams& sampling) {
+    num_tokens_ = int(sequence.tokens.size());
+    if (options_.masks == nullptr) return {};
+    const auto output = std::span(sequence.tokens).subspan(options_.prompt.size());
+    const auto draft = std::span(sequence.draft).first(size_t(position + 1 - num_tokens_));
+    return options_.masks->After(output, draft, may_end, sampling).words;
   }
 
   bool NeedsPromptLogprobs() const {
@@ -188,8 +250,14 @@ class GenerateTask final : public SequenceTask {
   std::optional<FinishReason> finish_;
 
   // Results of the step.
-  std::vector<TokenResult> sampled_;                   // in the order of their positions
+  struct Sampled {
+    TokenResult token;
+    std::optional<FinishReason> finish;  // set: the text ends without the token
+  };
+  std::vector<Sampled> sampled_;                       // in the order of their positions
+  int num_tokens_ = 0;                                 // of the sequence, without its draft
   std::vector<std::vector<TokenCount>> draft_counts_;  // element i: with i + 1 draft tokens
+  std::deque<SamplingParams> step_sampling_;           // of positions that ban a sequence's end
   PromptDelta prompt_delta_;
   GenerateDelta delta_;
 };
@@ -207,22 +275,30 @@ std::shared_ptr<const SamplingParams> EarlySampling(const GenerateParams& params
 
 void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group) {
   const Request& request = group->request;
+  const GenerateParams& params = *request.Generate();
   std::shared_ptr<const StopStrings> stop_strings;
-  if (!request.generate->stop_strings.empty()) {
-    stop_strings = std::make_shared<StopStrings>(request.generate->stop_strings);
+  if (!params.stop_strings.empty()) {
+    stop_strings = std::make_shared<StopStrings>(params.stop_strings, params.includes_stop);
   }
-  const auto early_sampling = EarlySampling(*request.generate, checkpoint.config);
+  const auto early_sampling = EarlySampling(params, checkpoint.config);
+  const std::shared_ptr<const Grammar>& grammar = params.grammar;
   int choice = 0;
   for (Sequence& sequence : group->sequences) {
+    std::unique_ptr<TokenMasks> masks;
+    if (grammar != nullptr) {
+      masks = std::make_unique<TokenMasks>(grammar, checkpoint.config.NumTokenIds(),
+                                           EndingIds(params, checkpoint.config));
+    }
     sequence.num_prompt_tokens = int(request.prompt.size());
     sequence.task = std::make_unique<GenerateTask>(
-        GenerateTask::Options{.params = &*request.generate,
+        GenerateTask::Options{.params = &params,
                               .prompt = request.prompt,
                               .choice = choice++,
                               .tokenizer = checkpoint.tokenizer.get(),
                               .stop_strings = stop_strings,
                               .early_sampling = early_sampling,
-                              .config = &checkpoint.config});
+                              .config = &checkpoint.config,
+                              .masks = std::move(masks)});
   }
 }
 

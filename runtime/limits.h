@@ -9,15 +9,27 @@
 namespace lssar::limits {
 
 // Requests. proto/lssar/v1/inference.proto documents the same bounds for clients.
-inline constexpr int kMaxChoices = 16;
+inline constexpr int kMaxChoices = 16;  // unless the server has another bound
 inline constexpr int kMaxLogprobs = 20;
 inline constexpr int kMaxStopStrings = 16;
 inline constexpr int kMaxStopStringBytes = 256;
 inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxLogitBiases = 1024;
+inline constexpr int kMaxBadWords = 1024;
+inline constexpr int kMaxBadWordBytes = 256;
+inline constexpr int kMaxConstraintChoices = 1024;
 inline constexpr int kMaxScoreItems = 1024;
 inline constexpr int kMaxEmbedInputs = 1024;
+// Floats of one token's hidden states over the layers of a request: one message of 4 MB.
+inline constexpr int64_t kMaxHiddenFloats = 1'000'000;
+// Floats that one step computes for results as large as hidden states of many layers: of one
+// sequence, and of all.
+inline constexpr int64_t kMaxSequenceFloats = int64_t{1} << 21;
+inline constexpr int64_t kMaxStepFloats = int64_t{1} << 23;
 inline constexpr int kMaxContinuations = 1024;
+inline constexpr int kMaxSteeringVectors = 256;
+inline constexpr float kMaxSteering = 1e6f;  // of |scale x vector|
+inline constexpr int kMaxLogprobIds = 1024;  // of a Score request's logprob_token_ids
 // Text of contexts that one Score request may have tokenized again: for each continuation the end
 // of its context, as far back as the last place where the tokenizer can separate the two.
 inline constexpr int64_t kMaxScoreRepeatBytes = int64_t{16} << 20;
@@ -48,6 +60,7 @@ struct Range {
 };
 inline constexpr Range<int> kMaxModelLen = {2, 1 << 20};
 inline constexpr Range<int> kMaxNumSeqs = {1, 1024};
+inline constexpr Range<int> kMaxN = kMaxNumSeqs;  // a server's bound of choices
 inline constexpr Range<int> kMaxQueuedRequests = {1, 1 << 16};
 inline constexpr Range<int64_t> kMaxQueuedTokens = {0, int64_t{1} << 40};
 inline constexpr Range<int> kMaxNumBatchedTokens = {1, 1 << 14};

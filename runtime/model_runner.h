@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "models/language_model.h"
 #include "runtime/attention_sampler.h"
+#include "runtime/engine_stats.h"
 #include "runtime/scheduler.h"
 
 namespace lssar {
@@ -40,14 +42,7 @@ class ModelRunner {
   // Errors  INTERNAL: the backend's, of Forward or since
   absl::Status Sample(const absl::Status& forward, std::span<ScheduledSequence> scheduled);
 
-  // Since the start; failed steps count as steps only.
-  struct Counters {
-    int64_t num_steps = 0;
-    int64_t num_batched_tokens = 0;
-    int64_t num_prompt_tokens = 0;
-    AttentionStats attention;
-  };
-  const Counters& Totals() const { return totals_; }
+  const ModelCounters& Totals() const { return totals_; }
   // Threads   any
   std::vector<HeadStatistics> SampledAttention() const {
     return sampler_ ? sampler_->Statistics() : std::vector<HeadStatistics>();
@@ -58,20 +53,35 @@ class ModelRunner {
   int PositionOf(int32_t sequence_idx, int32_t token_idx) const;
   void RequestSamples(std::span<const ScheduledSequence> scheduled);
   void CountTokens(std::span<const ScheduledSequence> scheduled);
-  void DeliverResults(std::span<ScheduledSequence> scheduled);
+  absl::Status DeliverResults(std::span<ScheduledSequence> scheduled);
+  // The logits of batch_.logits_indices[index], which its task wants; those of the tokens after it
+  // are fetched with them.
+  absl::StatusOr<std::span<const float>> LogitsOf(size_t index);
+  void AddHiddenRow(int row, int32_t sequence_idx, std::span<const int32_t> layers);
+  // Gives the captures of hidden_runs_ their memory, and adds them to the batch.
+  void PlaceHiddenRuns();
   absl::Status DeliverHiddenStates(std::span<ScheduledSequence> scheduled);
 
   LanguageModel* const model_;
   const KvView kv_;
-  Counters totals_;
+  ModelCounters totals_;
   std::optional<AttentionSampler> sampler_;  // nullopt: attention is not sampled
 
   // State of the step; members to reuse their memory.
   ForwardBatch batch_;
   std::vector<AttentionStats> attention_;  // one for each scheduled sequence
   std::vector<SampleRequest> requests_;    // one for each of batch_.logits_indices
-  std::vector<float> hidden_;              // [batch_.hidden_indices.size(), hidden_size]
-  std::vector<SampleResult> results_;      // never shrinks: elements reuse their lists
+  struct HiddenRun {
+    int32_t sequence_idx = 0;
+    HiddenCapture rows;
+  };
+  std::vector<HiddenRun> hidden_runs_;
+  std::vector<float> final_states_;     // [batch_.hidden_indices.size(), hidden_size]
+  std::vector<float> residual_states_;  // of the captures of hidden_runs_
+  std::vector<float> token_states_;     // [layers, hidden_size], of one token
+  std::vector<float> logits_;           // of batch_.logits_indices from first_logits_ on
+  size_t first_logits_ = 0;
+  std::vector<SampleResult> results_;  // never shrinks: elements reuse their lists
 };
 
 }  // namespace lssar

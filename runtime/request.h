@@ -3,21 +3,25 @@
 #define LSSAR_RUNTIME_REQUEST_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/check.h"
 #include "base/clock.h"
 #include "kernels/attention_spec.h"
 #include "kernels/ops.h"
 #include "kernels/sampling.h"
+#include "models/language_model.h"
 #include "runtime/attention_statistics.h"
 #include "runtime/limits.h"
 
 namespace lssar {
+
+class Grammar;  // models/text/grammar.h
 
 struct GenerateParams {
   SamplingParams sampling = {};
@@ -25,11 +29,16 @@ struct GenerateParams {
   int max_tokens = 0;   // new tokens, >= 1
   int min_tokens = 0;   // EOS, stop ids and stop strings are ignored for this many tokens
   bool ignore_eos = false;
-  // UTF-8, each >= 1 byte. Matched across token boundaries; never part of the text.
+  // UTF-8, each >= 1 byte. Matched across token boundaries.
   std::vector<std::string> stop_strings = {};
-  std::vector<int32_t> stop_ids = {};  // end the text and are not part of it
-  int num_logprobs = -1;               // -1: none; 0: the chosen token's; N: also the N best
-  int num_prompt_logprobs = -1;        // the same for the prompt's tokens (choice 0 only)
+  std::vector<int32_t> stop_ids = {};  // end the text
+  bool includes_stop = false;          // what ends the text is a part of it
+  bool skips_special_tokens = true;    // else their names are in the text
+  // Never sampled in a row, besides sampling.banned_ids: each >= 2 ids.
+  std::vector<std::vector<int32_t>> banned_sequences = {};
+  std::shared_ptr<const Grammar> grammar = {};  // the text fits it; null: any text
+  int num_logprobs = -1;         // -1: none; 0: the chosen token's; N: also the N best
+  int num_prompt_logprobs = -1;  // the same for the prompt's tokens (choice 0 only)
   // Draft tokens of each choice in a step, at most; 0: no speculative decoding. EngineOptions has
   // another bound. Results have the same bits either way.
   int speculative_tokens = limits::kMaxSpeculativeTokens.max;
@@ -39,6 +48,9 @@ struct GenerateParams {
 struct ScoreParams {
   std::vector<std::vector<int32_t>> continuations = {};  // each >= 1 token
   int num_logprobs = 0;                                  // N best besides the token itself
+  // Log-probabilities at each position besides those: of these ids, or of the whole vocabulary.
+  std::vector<int32_t> logprob_ids = {};
+  bool full_distribution = false;  // then logprob_ids is empty
   // ContinuationScore::index of each continuation; empty: 0, 1, ...
   std::vector<int> indices = {};
 };
@@ -59,9 +71,13 @@ enum class Pooling : uint8_t {
   kToken,  // every token's vector
 };
 
-// Hidden states of the prompt after the final norm.
+// Hidden states of the prompt.
 struct EmbedParams {
   Pooling pooling = Pooling::kLast;
+  // In the order of the results, without repeats, >= 1: kFinalNorm, or 0 to num_hidden_layers.
+  std::vector<int32_t> layers = {kFinalNorm};
+  // Of the tokens for kMean and kToken: ascending, without repeats; empty: all.
+  std::vector<int32_t> positions = {};
   bool apply_head = false;  // the regression head's outputs in place of the hidden states
   bool normalize = false;   // to L2 norm 1, after pooling and head
 };
@@ -72,14 +88,18 @@ struct AttentionOverride {
   std::string name = {};                   // DescribeAttention of them: equal if they are
 };
 
+// What is added to the residual stream of one request.
+struct Steering {
+  std::vector<SteeringVector> vectors = {};  // >= 1
+  std::string description = {};              // for receipts
+  std::string name = {};  // equal if the vectors and the request's attention are (PrefixRoot)
+};
+
 // A validated request: every field is in its range (server/api/parse_request.h checks user input).
 struct Request {
   std::string id = {};               // for logs
   std::vector<int32_t> prompt = {};  // generate: the prompt; score: the context. >= 1 token
-  std::optional<GenerateParams> generate = {};  // exactly one of the four is set
-  std::optional<ScoreParams> score = {};
-  std::optional<CaptureParams> capture = {};
-  std::optional<EmbedParams> embed = {};
+  std::variant<GenerateParams, ScoreParams, CaptureParams, EmbedParams> params = {};
   std::optional<Clock::time_point> deadline = {};
   int priority = 0;  // [-10, 10]; higher runs first; waiting raises it
   // Reads and fills the prefix cache. Results have the same bits either way.
@@ -87,24 +107,44 @@ struct Request {
   std::string cache_salt = {};  // pages are shared only among requests with equal salts
   // Unset: the checkpoint's own. Pages are shared only among requests with equal attention.
   std::optional<AttentionOverride> attention = {};
+  // Null: none. Pages are shared only among requests with equal steering.
+  std::shared_ptr<const Steering> steering = {};
+
+  // `params` of one kind; null: the request is of another.
+  GenerateParams* Generate() { return std::get_if<GenerateParams>(&params); }
+  const GenerateParams* Generate() const { return std::get_if<GenerateParams>(&params); }
+  ScoreParams* Score() { return std::get_if<ScoreParams>(&params); }
+  const ScoreParams* Score() const { return std::get_if<ScoreParams>(&params); }
+  CaptureParams* Capture() { return std::get_if<CaptureParams>(&params); }
+  const CaptureParams* Capture() const { return std::get_if<CaptureParams>(&params); }
+  const EmbedParams* Embed() const { return std::get_if<EmbedParams>(&params); }
 };
 
-// For PrefixRoot; empty: the checkpoint's own attention.
-inline std::string_view AttentionName(const Request& request) {
+// For PrefixRoot: which function of the tokens K and V are; empty: the checkpoint's own.
+inline std::string_view FunctionName(const Request& request) {
+  if (request.steering != nullptr) return request.steering->name;
   return request.attention ? std::string_view(request.attention->name) : std::string_view();
 }
 
 // Tokens of the prompt; score: of the context and all continuations.
 inline int64_t NumPromptTokens(const Request& request) {
   auto num_tokens = int64_t(request.prompt.size());
-  if (!request.score) return num_tokens;
-  for (const auto& continuation : request.score->continuations) {
+  if (!request.Score()) return num_tokens;
+  for (const auto& continuation : request.Score()->continuations) {
     num_tokens += int64_t(continuation.size());
   }
   return num_tokens;
 }
 
-enum class FinishReason : uint8_t { kEos, kStopString, kStopId, kLength };
+enum class FinishReason : uint8_t {
+  kEos,
+  kStopString,
+  kStopId,
+  kLength,
+  // No id that may be sampled can follow in GenerateParams::grammar. The text fits it, or does not.
+  kComplete,
+  kDeadEnd,
+};
 
 struct TokenResult {
   int32_t id = 0;
@@ -135,6 +175,15 @@ struct ContinuationScore {
   std::vector<TokenResult> tokens = {};
 };
 
+// Log-probabilities at consecutive positions of a continuation, of ScoreParams::logprob_ids or of
+// every id. They come before its ContinuationScore.
+struct LogprobBlock {
+  int index = 0;                   // of the continuation, as in ContinuationScore
+  int first = 0;                   // token of the continuation at the first position
+  int size = 0;                    // log-probabilities at a position
+  std::vector<float> values = {};  // [positions, size], nats
+};
+
 struct KeyWeight {
   int32_t key = 0;  // position
   float weight = 0;
@@ -152,12 +201,21 @@ struct RowWeights {
   std::vector<KeyWeight> keys = {};  // ascending positions
 };
 
-// Consecutive vectors of an embedding. kLast and kMean give one vector.
+// The vectors of consecutive tokens. kLast and kMean give those of one.
 struct EmbeddingBlock {
-  int first = 0;                   // index of the first vector: kToken's position
-  int size = 0;                    // floats in a vector: hidden_size or the head's outputs
-  std::vector<float> values = {};  // [number of vectors, size]
+  int first = 0;       // index of the first token: its position, or that of EmbedParams::positions
+  int num_layers = 1;  // vectors of a token
+  int size = 0;        // floats in a vector: hidden_size or the head's outputs
+  std::vector<float> values = {};  // [number of tokens, num_layers, size]
 };
+
+// Generate gives PromptDelta, before all else, and GenerateDelta. Score gives ContinuationScore,
+// and before it LogprobBlocks. Capture gives the rows of one step, ordered by row, then layer, then
+// head; with statistics, once, those of each head over all rows, ordered by layer, then head. Embed
+// gives the vectors of one step, in order.
+using EngineResult =
+    std::variant<GenerateDelta, PromptDelta, ContinuationScore, LogprobBlock,
+                 std::vector<RowWeights>, std::vector<HeadStatistics>, EmbeddingBlock>;
 
 // Counts of tokens, and times in microseconds.
 struct RequestStats {
@@ -173,7 +231,7 @@ struct RequestStats {
   AttentionStats attention = {};
 };
 
-// Receives the results of a request. A sink overrides the calls of its own kind of request.
+// Receives the results of a request.
 // Threads   called on the engine thread, in order; must not block
 // Ensures   OnDone is called exactly once for each request that Submit accepted, and no call comes
 //           after it
@@ -187,17 +245,7 @@ class OutputSink {
   // The request was admitted. Comes before all results; a request that ends while it waits gets
   // OnDone only.
   virtual void OnAdmitted(const RequestStats& stats) = 0;
-  // generate
-  virtual void OnPromptLogprobs(PromptDelta /*delta*/) { LSSAR_CHECK(false); }
-  virtual void OnTokens(GenerateDelta /*delta*/) { LSSAR_CHECK(false); }
-  // score
-  virtual void OnScore(ContinuationScore /*score*/) { LSSAR_CHECK(false); }
-  // capture: the rows of one step, ordered by row, then layer, then head
-  virtual void OnWeights(std::vector<RowWeights> /*rows*/) { LSSAR_CHECK(false); }
-  // capture with statistics, once: of each head over all rows, ordered by layer, then head
-  virtual void OnStatistics(std::vector<HeadStatistics> /*heads*/) { LSSAR_CHECK(false); }
-  // embed: the vectors of one step, in order
-  virtual void OnEmbeddings(EmbeddingBlock /*block*/) { LSSAR_CHECK(false); }
+  virtual void OnResult(EngineResult result) = 0;
   // OK: every result was delivered. CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (the engine stopped),
   // DATA_LOSS (NaN or infinite logits or hidden states), INTERNAL.
   virtual void OnDone(const absl::Status& status, const RequestStats& stats) = 0;

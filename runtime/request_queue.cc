@@ -14,8 +14,8 @@ namespace {
 // make the others wait for longer: it takes turns with them (Scheduler::TakeNewTurn).
 int64_t NumQueuedTokens(const Request& request) {
   size_t longest = 0;
-  if (request.score) {
-    for (const auto& ids : request.score->continuations) longest = std::max(longest, ids.size());
+  if (const ScoreParams* const score = request.Score()) {
+    for (const auto& ids : score->continuations) longest = std::max(longest, ids.size());
   }
   return int64_t(request.prompt.size() + longest);
 }

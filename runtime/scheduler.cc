@@ -176,7 +176,7 @@ void Scheduler::AbortDue(Clock::time_point now) {
 }
 
 // A tenant's requests are admitted in order: one that has to wait for pages keeps all after it
-// waiting, so that it is not overtaken for ever. The tenant that uses least of places and pages
+// waiting, so that it does not starve. The tenant that uses least of places and pages
 // comes first.
 std::span<SequenceGroup* const> Scheduler::Admit() {
   admitted_.clear();
@@ -326,7 +326,7 @@ int64_t Scheduler::NumAdmissionPages(const SequenceGroup& group) const {
     const double rope_base = RopeBase(checkpoint_->config, required.num_tokens);
     num_pages -= blocks_->NumSharedPrefixPages({.rope_base = rope_base,
                                                 .salt = group.request.cache_salt,
-                                                .attention = AttentionName(group.request)},
+                                                .attention = FunctionName(group.request)},
                                                group.request.prompt);
   }
   return num_pages;
@@ -471,9 +471,12 @@ void Scheduler::ChargeTenants() {
   tenants_.ChargePages(total, blocks_->Layout().num_pages);
 }
 
-// Only the first of the sequences that capture attention runs: one token may cost it a second.
+// Only the first of the sequences that capture attention runs: one token may cost it a second. Of
+// those whose results are large, the first ones that fit limits::kMaxStepFloats, and the first one
+// in any case.
 void Scheduler::CollectCandidates() {
   bool has_capture = false;
+  int64_t num_floats = 0;
   scheduled_.clear();
   required_tokens_.clear();
   for (const auto& group : running_) {
@@ -481,6 +484,12 @@ void Scheduler::CollectCandidates() {
     for (Sequence& sequence : group->sequences) {
       if (sequence.IsDone() || sequence.state != SequenceState::kRunning) continue;
       if (sequence.task->Capture() != nullptr && std::exchange(has_capture, true)) continue;
+      const int64_t wanted_floats = sequence.task->MaxFloatsInStep(sequence);
+      if (wanted_floats > 0 && num_floats > 0 &&
+          num_floats + wanted_floats > limits::kMaxStepFloats) {
+        continue;
+      }
+      num_floats += wanted_floats;
       // Another sequence may have computed the next tokens since the last step.
       if (sequence.NumPendingTokens() > 1 &&
           sequence.num_computed_tokens % options_.page_size == 0) {
@@ -624,7 +633,8 @@ void Scheduler::Complete(const ScheduledSequence& scheduled, Clock::time_point n
   }
   const int num_sampled = sequence->task->NumGenerated() - num_generated;
   totals_.num_generated_tokens += num_sampled;
-  if (num_draft > 0) CompleteDraft(group, sequence, num_sampled - 1);
+  // Nothing is sampled where a constraint ends the text.
+  if (num_draft > 0) CompleteDraft(group, sequence, std::max(0, num_sampled - 1));
   if (sequence->IsDone()) FreePages(sequence);
 }
 

@@ -14,6 +14,7 @@
 #include "models/checkpoint.h"
 #include "runtime/block_manager.h"
 #include "runtime/engine_options.h"
+#include "runtime/engine_stats.h"
 #include "runtime/request_queue.h"
 #include "runtime/sequence.h"
 #include "runtime/speculator.h"
@@ -129,16 +130,7 @@ class Scheduler {
   // The earliest deadline of all requests; time_point::max(): none has one.
   Clock::time_point NextDeadline() const;
 
-  // Since the start.
-  struct Counters {
-    int64_t num_generated_tokens = 0;
-    int64_t num_preemptions = 0;
-    int64_t num_prefix_cache_queries = 0;  // tokens looked up
-    int64_t num_prefix_cache_hits = 0;     // tokens found
-    int64_t num_draft_tokens = 0;          // computed to be verified
-    int64_t num_accepted_tokens = 0;       // of these, tokens that became output
-  };
-  const Counters& Totals() const { return totals_; }
+  const SchedulerCounters& Totals() const { return totals_; }
 
  private:
   // The first `num_accepted` draft tokens became tokens of the sequence, or its last ones.
@@ -200,7 +192,7 @@ class Scheduler {
   Speculator* const speculator_;
   std::vector<std::unique_ptr<SequenceGroup>> running_;  // by effective arrival time
   Tenants tenants_;
-  Counters totals_;
+  SchedulerCounters totals_;
   int64_t num_steps_ = 0;
 
   // State of the step; members to reuse their memory.

@@ -1,5 +1,5 @@
-// The only file of the engine that distinguishes the kinds of requests. A new kind is a field of
-// Request, a case in each switch here, and a SequenceTask.
+// The only file of the engine that distinguishes the kinds of requests. A new kind is one of
+// Request::params, a case in each switch here, and a SequenceTask.
 #include "runtime/sequence.h"
 
 #include <algorithm>
@@ -12,16 +12,11 @@
 namespace lssar {
 namespace {
 
+// In the order of Request::params.
 enum class RequestKind { kGenerate, kScore, kCapture, kEmbed };
+static_assert(std::variant_size_v<decltype(Request::params)> == size_t(RequestKind::kEmbed) + 1);
 
-RequestKind KindOf(const Request& request) {
-  LSSAR_CHECK(int{request.generate.has_value()} + int{request.score.has_value()} +
-                  int{request.capture.has_value()} + int{request.embed.has_value()} ==
-              1);
-  if (request.generate) return RequestKind::kGenerate;
-  if (request.score) return RequestKind::kScore;
-  return request.capture ? RequestKind::kCapture : RequestKind::kEmbed;
-}
+RequestKind KindOf(const Request& request) { return RequestKind(request.params.index()); }
 
 int64_t Microseconds(Clock::duration d) {
   return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
@@ -31,10 +26,10 @@ int64_t Microseconds(Clock::duration d) {
 
 int64_t MaxFurtherTokens(const Request& request) {
   switch (KindOf(request)) {
-    case RequestKind::kGenerate: return request.generate->max_tokens;
+    case RequestKind::kGenerate: return request.Generate()->max_tokens;
     case RequestKind::kScore: {
       size_t longest = 0;
-      for (const auto& continuation : request.score->continuations) {
+      for (const auto& continuation : request.Score()->continuations) {
         longest = std::max(longest, continuation.size());
       }
       return int64_t(longest);
@@ -69,12 +64,12 @@ RequiredResources RequiredResourcesOf(const Request& request, const KvLayout& la
   required.num_shared_pages = (num_prompt_tokens - 1) / layout.page_size;
   switch (KindOf(request)) {
     case RequestKind::kGenerate:
-      required.num_sequences = required.max_num_sequences = request.generate->num_choices;
+      required.num_sequences = required.max_num_sequences = request.Generate()->num_choices;
       required.num_initial_pages = layout.PagesFor(num_prompt_tokens + 1) + 1;
       break;
     case RequestKind::kScore:
       required.max_num_sequences =
-          std::min(int(request.score->continuations.size()), kMaxScoreSequences);
+          std::min(int(request.Score()->continuations.size()), kMaxScoreSequences);
       break;
     case RequestKind::kCapture:
     case RequestKind::kEmbed: break;
@@ -89,7 +84,7 @@ void SequenceGroup::Start(int num_sequences, const Checkpoint& checkpoint, bool 
     if (use_prefix_cache) {
       sequence.prefix_root = PrefixRoot{.rope_base = sequence.rope_base,
                                         .salt = request.cache_salt,
-                                        .attention = AttentionName(request)};
+                                        .attention = FunctionName(request)};
     }
     if (&sequence != &sequences[0]) sequence.state = SequenceState::kWaitingForPrompt;
     sequence.num_prompt_tokens = required.num_tokens;
@@ -99,7 +94,7 @@ void SequenceGroup::Start(int num_sequences, const Checkpoint& checkpoint, bool 
   }
   switch (KindOf(request)) {
     case RequestKind::kGenerate: return AddGenerateTasks(checkpoint, this);
-    case RequestKind::kScore: return AddScoreTasks(this);
+    case RequestKind::kScore: return AddScoreTasks(checkpoint, this);
     case RequestKind::kCapture: return AddCaptureTasks(this);
     case RequestKind::kEmbed: return AddEmbedTasks(checkpoint, this);
   }
@@ -148,6 +143,7 @@ void Add(const AttentionStats& from, AttentionStats* to) {
 void SequenceTask::OnCachedScores(int, std::span<const TokenScore>) {}
 bool SequenceTask::NeedsHiddenState(const Sequence&, int) const { return false; }
 void SequenceTask::OnHiddenState(int, std::span<const float>) {}
+void SequenceTask::OnLogits(int, std::span<const float>) {}
 void SequenceTask::GetScores(int, std::span<TokenScore>) const {}
 int SequenceTask::MaxTokensInStep(const Sequence& sequence) const {
   return sequence.NumPendingTokens();

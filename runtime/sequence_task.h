@@ -28,8 +28,13 @@ class SequenceTask {
   // Whether the task needs the logits of the token at `position`, which predict position + 1, and
   // has not received them yet: a recomputed token is not sampled twice.
   virtual bool NeedsLogits(const Sequence& sequence, int position) const = 0;
-  // The same for the final hidden state of the token at `position`.
+  // The same for the hidden states of the token at `position`.
   virtual bool NeedsHiddenState(const Sequence& sequence, int position) const;
+  // The layers of these (EmbedParams::layers). The span stays valid as long as the task.
+  virtual std::span<const int32_t> HiddenLayers() const { return {}; }
+  // Floats in the results of the tokens that MaxTokensInStep allows, where results are large: those
+  // of all sequences in a step are bounded by limits::kMaxStepFloats.
+  virtual int64_t MaxFloatsInStep(const Sequence& /*sequence*/) const { return 0; }
   // The first position that is needed for either, at most the last token's. K and V of the tokens
   // before it may come from the prefix cache.
   virtual int FirstLogitsPosition(const Sequence& sequence) const = 0;
@@ -60,8 +65,13 @@ class SequenceTask {
   // token, and every draft token before it, is what was sampled.
   virtual void OnSampleResult(int position, SampleResult* result) = 0;
 
-  // The final hidden state of a token, [hidden_size]; finite. Comes in ascending position, after
-  // the sample results of the step.
+  // Whether OnLogits is wanted.
+  virtual bool WantsLogits() const { return false; }
+  // The logits at `position`, [vocab_size]; finite. Comes before OnSampleResult of the position.
+  virtual void OnLogits(int position, std::span<const float> logits);
+
+  // The hidden states of a token, [HiddenLayers().size(), hidden_size]; finite. Come in ascending
+  // position, after the sample results of the step.
   virtual void OnHiddenState(int position, std::span<const float> hidden);
 
   // Whether requests wait to be admitted. A task whose work other sequences of its request can go
@@ -85,7 +95,7 @@ TokenResult MakeTokenResult(SampleResult* result);
 // One function for each kind of request: gives every sequence of `group` its task and the tokens
 // that follow the prompt. `group` and what `checkpoint` owns must outlive the tasks.
 void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group);
-void AddScoreTasks(SequenceGroup* group);
+void AddScoreTasks(const Checkpoint& checkpoint, SequenceGroup* group);
 void AddCaptureTasks(SequenceGroup* group);
 void AddEmbedTasks(const Checkpoint& checkpoint, SequenceGroup* group);
 

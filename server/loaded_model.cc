@@ -11,6 +11,7 @@
 #include "base/str_cat.h"
 #include "models/page_pool.h"
 #include "runtime/draft_model.h"
+#include "server/api/worker_pool.h"
 
 namespace lssar {
 namespace {
@@ -95,6 +96,9 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> LoadDraft(const ModelOptions& option
   return draft;
 }
 
+// Constraints that are compiled at a time: one worker stays free.
+int NumCompilers() { return WorkerPool::OptionsFor(/*max_calls=*/1).num_threads - 1; }
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::Load(const ModelOptions& options) {
@@ -112,10 +116,12 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::LoadOn(std::unique_ptr
     if (!status.ok()) return DraftModelError(options, status);
   }
   const LoadOptions load = {.dtype = options.dtype,
-                            .max_num_batched_tokens = options.engine.max_num_batched_tokens};
+                            .max_num_batched_tokens = options.engine.max_num_batched_tokens,
+                            .check = [&](const ModelConfig& config) {
+                              return CheckKvCacheType(config, options, *backend);
+                            }};
   ASSIGN_OR_RETURN(Checkpoint loaded, LoadCheckpoint(options.directory, backend.get(), load));
   auto checkpoint = std::make_unique<Checkpoint>(std::move(loaded));
-  RETURN_IF_ERROR(CheckKvCacheType(checkpoint->config, options, *backend));
   // The default length is made for rotary models. Learned positions end earlier.
   if (const std::optional<int> longest = checkpoint->config.MaxLength()) {
     engine_options.max_model_len = std::min(engine_options.max_model_len, *longest);
@@ -137,6 +143,9 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::LoadOn(std::unique_ptr
                                              std::move(engine), std::move(draft));
   model->SetSelfCheckFailure(std::move(self_check_failure));
   if (options.allow_attention_override) model->AllowAttentionOverride();
+  if (options.allow_steering) model->AllowSteering();
+  if (!options.served_names.empty()) model->SetServedNames(options.served_names);
+  model->SetMaxChoices(options.max_choices);
   return model;
 }
 
@@ -147,6 +156,8 @@ LoadedModel::LoadedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Check
       checkpoint_(std::move(checkpoint)),
       draft_(std::move(draft)),
       self_check_(self_check),
-      engine_(std::move(engine)) {}
+      engine_(std::move(engine)),
+      served_names_({checkpoint_->name}),
+      grammars_(std::make_unique<GrammarCache>(checkpoint_.get(), NumCompilers())) {}
 
 }  // namespace lssar

@@ -5,11 +5,13 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
 #include "runtime/engine.h"
+#include "server/api/grammar_cache.h"
 #include "server/config/options.h"
 
 namespace lssar {
@@ -41,9 +43,21 @@ class LoadedModel {
   // Where the server's HTTP port listens, HOST:PORT; empty: there is none.
   const std::string& HttpAddress() const { return http_address_; }
   void SetHttpAddress(std::string address) { http_address_ = std::move(address); }
+  // The names that requests may give the model, the first one also in replies; by default the
+  // checkpoint's. At least one.
+  const std::vector<std::string>& ServedNames() const { return served_names_; }
+  void SetServedNames(std::vector<std::string> names) { served_names_ = std::move(names); }
+  // n of a request, at most.
+  int MaxChoices() const { return max_choices_; }
+  void SetMaxChoices(int max_choices) { max_choices_ = max_choices; }
   // Requests may have an attention_override.
   bool AllowsAttentionOverride() const { return allows_attention_override_; }
   void AllowAttentionOverride() { allows_attention_override_ = true; }
+  // Requests may have steering.
+  bool AllowsSteering() const { return allows_steering_; }
+  void AllowSteering() { allows_steering_ = true; }
+  // Of the constraints of requests.
+  GrammarCache& Grammars() const { return *grammars_; }
   // May be null in tests.
   Backend* GetBackend() const { return backend_.get(); }
   int MaxModelLen() const { return engine_->Options().max_model_len; }
@@ -57,6 +71,10 @@ class LoadedModel {
   std::string self_check_failure_, http_address_;
   std::unique_ptr<Engine> engine_;
   bool allows_attention_override_ = false;
+  bool allows_steering_ = false;
+  std::vector<std::string> served_names_;
+  int max_choices_ = limits::kMaxChoices;
+  std::unique_ptr<GrammarCache> grammars_;
 };
 
 }  // namespace lssar

@@ -193,7 +193,9 @@ int RunServer(const ServerOptions& options, const Server::LoadModel& load) {
     NotifyServiceManager("WATCHDOG=1");
   }
   NotifyServiceManager("STOPPING=1");
-  return server->Shutdown(options.drain_timeout) ? kExitOk : kExitFailure;
+  const int exit_code = server->Shutdown(options.drain_timeout) ? kExitOk : kExitFailure;
+  if (server->IsReloading()) Exit(exit_code);  // a load cannot be interrupted, and may take minutes
+  return exit_code;
 }
 
 int RunServer(int argc, const char* const* argv, const Server::LoadModel& load) {

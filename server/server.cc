@@ -43,6 +43,7 @@
 #include "server/ops/port_probe.h"
 #include "server/ops/server_metrics.h"
 #include "server/ops/watchdog.h"
+#include "server/served_models.h"
 
 namespace lssar {
 namespace {
@@ -131,7 +132,7 @@ class EngineEvents final : public StepObserver {
   EngineEvents(Metrics* metrics, const std::unique_ptr<ReplyWriter>* replies)
       : metrics_(*metrics), replies_(*replies) {}
   void OnStep(int num_batched_tokens) override { metrics_.OnStep(num_batched_tokens); }
-  void OnResults() override { replies_->EndBatch(); }
+  void OnResults() override { replies_->Flush(); }
 
  private:
   Metrics& metrics_;
@@ -141,10 +142,15 @@ class EngineEvents final : public StepObserver {
 }  // namespace
 
 struct Server::State {
-  State(ServerOptions given, OnEngineFailure told)
-      : options(std::move(given)), on_failure(std::move(told)), log(options.log_level) {}
+  State(ServerOptions server_options, OnEngineFailure on_engine_failure)
+      : options(std::move(server_options)),
+        on_failure(std::move(on_engine_failure)),
+        log(options.log_level) {}
 
-  ~State() { StopGrpc(std::chrono::system_clock::now()); }
+  ~State() {
+    models.Stop();
+    StopGrpc(std::chrono::system_clock::now());
+  }
 
   // Ends gRPC's server; calls that run until `end` are cancelled.
   void StopGrpc(std::chrono::system_clock::time_point end) const {
@@ -185,7 +191,9 @@ struct Server::State {
   void AddAddresses(LogFields* fields) const;
   ServerPhase Phase();
   ServerStatus Status();
-  void LogServing() const;
+  // Loads the model for the first time or again, by `load`.
+  absl::StatusOr<std::unique_ptr<LoadedModel>> LoadBy(const LoadModel& load);
+  void LogServing(const LoadedModel& model) const;
   ProbeEndpoints Pages();
   void Fail(const EngineFailure& failure);
 
@@ -200,7 +208,17 @@ struct Server::State {
   std::unique_ptr<grpc::Service> service;
   std::unique_ptr<grpc::Service> reflection;
   std::unique_ptr<GrpcConnections> connections;  // null: no port
-  std::unique_ptr<LoadedModel> model;
+  bool was_served = false;
+  ServedModels models{{.directories = {options.model.directory, options.model.draft_directory},
+                       .step_timeout = options.step_timeout,
+                       .on_failure = [this](const EngineFailure& failure) { Fail(failure); },
+                       .on_serving =
+                           [this](const LoadedModel& model) {
+                             if (!std::exchange(was_served, true)) SetServing(true);
+                             LogServing(model);
+                           },
+                       .on_retired = [this] { replies->ForgetEngineThread(); }},
+                      &log};
   std::unique_ptr<TlsCertificates> certificates;  // null: no TLS
   // Destroyed after the ports, from which its jobs come, and before what the jobs use.
   WorkerPool workers{WorkerPool::OptionsFor(options.max_calls)};
@@ -214,7 +232,6 @@ struct Server::State {
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<PortProbe> port_probe;  // null: no port
   std::unique_ptr<HttpServer> http;
-  std::unique_ptr<Watchdog> watchdog;
 
   std::mutex shutdown_mutex;
   std::optional<bool> shutdown_result;
@@ -300,7 +317,7 @@ absl::Status Server::State::StartGrpc(std::unique_ptr<Acceptor> acceptor) {
 
 absl::Status Server::State::Readiness() const {
   RETURN_IF_ERROR(admission->Readiness());
-  const LoadedModel* const served = admission->Model();
+  const std::shared_ptr<const LoadedModel> served = models.Current();
   const auto started_at = served->GetEngine().Stats().step_started_at;
   const absl::Duration limit = options.step_timeout / kStepTimeoutDivisor;
   if (started_at && limit > absl::ZeroDuration()) {
@@ -324,32 +341,35 @@ void Server::State::AddAddresses(LogFields* fields) const {
   if (http != nullptr) (*fields)["http_address"] = AddressOf(options.http_listen, http->Port());
 }
 
-void Server::State::LogServing() const {
-  const Checkpoint& checkpoint = model->GetCheckpoint();
-  const EngineOptions& engine = model->GetEngine().Options();
-  LogFields fields = {{"model", checkpoint.name},
+void Server::State::LogServing(const LoadedModel& model) const {
+  if (!model.SelfCheckFailure().empty()) {
+    log.Warning("self-check failed", {{"message", model.SelfCheckFailure()}});
+  }
+  const Checkpoint& checkpoint = model.GetCheckpoint();
+  const EngineOptions& engine = model.GetEngine().Options();
+  LogFields fields = {{"model", model.ServedNames().front()},
                       {"hash", checkpoint.hash},
                       {"attention", checkpoint.config.AttentionNames()},
                       {"p", checkpoint.config.AttentionP().value_or(0.0)},
                       {"dtype", NameOf(checkpoint.dtype)},
                       {"kv_cache_dtype", NameOf(engine.kv_cache_dtype)},
-                      {"num_pages", model->GetEngine().Stats().num_pages},
+                      {"num_pages", model.GetEngine().Stats().num_pages},
                       {"page_size", engine.page_size},
-                      {"kv_mib", KvCacheBytes(*model) >> 20},
+                      {"kv_mib", KvCacheBytes(model) >> 20},
                       {"max_model_len", engine.max_model_len},
-                      {"self_check_rows", model->GetSelfCheck().num_rows},
-                      {"self_check_error", model->GetSelfCheck().worst_error}};
+                      {"self_check_rows", model.GetSelfCheck().num_rows},
+                      {"self_check_error", model.GetSelfCheck().worst_error}};
   if (!checkpoint.chat_warning.empty()) {
     log.Warning("no_chat", {{"model", checkpoint.name}, {"reason", checkpoint.chat_warning}});
   }
-  if (const DraftModel* const draft = model->GetEngine().GetDraftModel(); draft != nullptr) {
+  if (const DraftModel* const draft = model.GetEngine().GetDraftModel(); draft != nullptr) {
     fields["draft_model"] = draft->Model().name;
     fields["draft_hash"] = draft->Model().hash;
     fields["draft_dtype"] = NameOf(draft->Model().dtype);
     fields["draft_kv_mib"] =
         int64_t(draft->Layout().PoolBytes() + draft->Layout().ValuePoolBytes()) >> 20;
   }
-  if (Backend* const backend = model->GetBackend(); backend != nullptr) {
+  if (Backend* const backend = model.GetBackend(); backend != nullptr) {
     fields["device"] = backend->Name();
     fields["backend"] = backend->Describe();
     const auto free_bytes = backend->FreeBytes();
@@ -365,21 +385,22 @@ ServerPhase Server::State::Phase() {
     if (!engine_failure.ok()) return ServerPhase::kFailed;
   }
   if (admission->Readiness().ok()) return ServerPhase::kServing;
-  return admission->Model() == nullptr ? ServerPhase::kLoading : ServerPhase::kDraining;
+  return models.Current() == nullptr ? ServerPhase::kLoading : ServerPhase::kDraining;
 }
 
 ServerStatus Server::State::Status() {
   ServerStatus status{.phase = Phase(),
                       .is_ready = Readiness().ok(),
                       .max_calls = options.max_calls,
+                      .has_failed_reload = models.HasFailedReload(),
                       .keys = access->Counts()};
   if (certificates != nullptr) status.certificate_end = certificates->End();
-  const LoadedModel* const served = admission->Model();
+  const std::shared_ptr<const LoadedModel> served = models.Current();
   if (served == nullptr) return status;
   const Checkpoint& checkpoint = served->GetCheckpoint();
   const EngineOptions& engine = served->GetEngine().Options();
   status.model = ServerStatus::Model{
-      .name = checkpoint.name,
+      .name = served->ServedNames().front(),
       .checkpoint_hash = checkpoint.hash,
       .attention = DescribeAttention(checkpoint.config.attention),
       .dtype = std::string(NameOf(checkpoint.dtype)),
@@ -398,10 +419,12 @@ ProbeEndpoints Server::State::Pages() {
   return {.metrics =
               [this] {
                 const std::string of_server = ServerMetricsText(Status()) + ProcessMetricsText();
-                const LoadedModel* served = admission->Model();
+                const std::shared_ptr<const LoadedModel> served = models.Current();
                 if (served == nullptr) return metrics.Text(EngineStats()) + of_server;
                 const Engine& engine = served->GetEngine();
-                return metrics.Text(engine.Stats()) + of_server +
+                const std::string vllm_model =
+                    options.vllm_metrics ? served->ServedNames().front() : std::string();
+                return metrics.Text(engine.Stats(), vllm_model) + of_server +
                        AttentionMetricsText(engine.SampledAttention());
               },
           .check_admin =
@@ -470,35 +493,27 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Open(const ServerOptions& option
 
 absl::Status Server::Load() { return Load(LoadedModel::Load); }
 
+absl::StatusOr<std::unique_ptr<LoadedModel>> Server::State::LoadBy(const LoadModel& load) {
+  ModelOptions model_options = options.model;
+  model_options.engine.observer = &engine_events;
+  LogFields loading = {{"model", model_options.directory}};
+  AddAddresses(&loading);
+  log.Info("loading", loading);
+  model_options.on_self_check = LogSelfCheck(log);
+  model_options.backend.log = [this](std::string_view line) {
+    log.Info("gemm", {{"message", std::string(line)}});
+  };
+  for (const std::string& warning : BackendWarnings(model_options.backend)) {
+    log.Warning("threads", {{"message", warning}});
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> loaded, load(model_options));
+  if (http != nullptr) loaded->SetHttpAddress(AddressOf(options.http_listen, http->Port()));
+  return loaded;
+}
+
 absl::Status Server::Load(const LoadModel& load) {
   State& state = *state_;
-  LSSAR_CHECK(state.model == nullptr);
-  ModelOptions options = state.options.model;
-  options.engine.observer = &state.engine_events;
-  LogFields loading = {{"model", options.directory}};
-  state.AddAddresses(&loading);
-  state.log.Info("loading", loading);
-  options.on_self_check = LogSelfCheck(state.log);
-  options.backend.log = [&state](std::string_view line) {
-    state.log.Info("gemm", {{"message", std::string(line)}});
-  };
-  for (const std::string& warning : BackendWarnings(options.backend)) {
-    state.log.Warning("threads", {{"message", warning}});
-  }
-  ASSIGN_OR_RETURN(state.model, load(options));
-  if (!state.model->SelfCheckFailure().empty()) {
-    state.log.Warning("self-check failed", {{"message", state.model->SelfCheckFailure()}});
-  }
-  if (state.http != nullptr) {
-    state.model->SetHttpAddress(AddressOf(state.options.http_listen, state.http->Port()));
-  }
-  state.admission->Open(state.model.get());
-  state.SetServing(true);
-  state.watchdog = std::make_unique<Watchdog>(
-      state.options.step_timeout, [&state] { return state.model->GetEngine().Stats(); },
-      [&state](const EngineFailure& failure) { state.Fail(failure); });
-  state.LogServing();
-  return absl::OkStatus();
+  return state.models.Load([&state, load] { return state.LoadBy(load); }, state.admission.get());
 }
 
 std::shared_ptr<grpc::Channel> Server::InProcessChannel() {
@@ -514,7 +529,10 @@ int Server::HttpPort() const { return state_->http == nullptr ? 0 : state_->http
 void Server::Reload() {
   state_->access->Reload();
   if (state_->certificates != nullptr) state_->certificates->Reload();
+  state_->models.Reload();
 }
+
+bool Server::IsReloading() const { return state_->models.IsLoading(); }
 
 bool Server::Shutdown(absl::Duration limit) {
   const std::lock_guard lock(state_->shutdown_mutex);
@@ -525,11 +543,7 @@ bool Server::Shutdown(absl::Duration limit) {
   state_->SetServing(false);
   // Calls first, then the engine: a running Score call still submits items.
   bool is_clean = state_->admission->WaitUntilIdle(limit);
-  if (state_->model != nullptr) {
-    state_->watchdog->ExpectShutdown();
-    const absl::Duration remaining = std::max(end - absl::Now(), absl::ZeroDuration());
-    is_clean = state_->model->GetEngine().Drain(remaining) && is_clean;
-  }
+  is_clean = state_->models.Drain(std::max(end - absl::Now(), absl::ZeroDuration())) && is_clean;
   // Calls that are still being parsed: the engine does not know them.
   if (!is_clean) {
     state_->admission->AbortAll(

@@ -58,8 +58,11 @@ class Server {
   int HttpPort() const;
 
   // Reads API keys and certificates again, and logs the results. What is invalid stays as it was.
+  // Then does ServedModels::Reload.
   // Threads  any
   void Reload();
+  // A reload loads a model: the destructor would wait for it.
+  bool IsReloading() const;
 
   // Sets health to NOT_SERVING, rejects new calls with UNAVAILABLE, waits up to `limit` for running
   // calls to finish and aborts the rest. True if no call was aborted. Idempotent: later calls

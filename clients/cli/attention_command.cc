@@ -181,6 +181,7 @@ class AttentionCommand : public Command {
         .Group("Output");
     AddFigureFlag(parser, &figure_path_);
     AddSchedulingFlags(parser, &scheduling_);
+    AddSteeringFlags(parser, &steering_);
     AddConnectionFlags(parser, &connection_);
     parser->Footer(
         "Examples:\n"
@@ -234,6 +235,7 @@ class AttentionCommand : public Command {
     ASSIGN_OR_RETURN(const auto served, DescribeServer(stub));
     v1::CaptureAttentionRequest request;
     FillScheduling(scheduling_, &request);
+    RETURN_IF_ERROR(FillSteering(steering_, &request));
     *request.mutable_tokens()->mutable_ids() = {ids.begin(), ids.end()};
     const int num_tokens = int(ids.size());
     for (const auto& [flag, list, count, indices] :
@@ -270,6 +272,7 @@ class AttentionCommand : public Command {
   bool json_ = false;
   std::string figure_path_;
   SchedulingFlags scheduling_;
+  SteeringFlags steering_;
   ConnectionFlags connection_;
   int64_t num_rows_ = 0;  // in all heads and layers
 };

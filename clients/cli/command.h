@@ -30,10 +30,13 @@ std::unique_ptr<Command> MakeChatCommand();
 std::unique_ptr<Command> MakeCheckpointCommand();  // import, quantize, export, verify
 std::unique_ptr<Command> MakeEmbedCommand();
 std::unique_ptr<Command> MakeFigureCommand();
+std::unique_ptr<Command> MakeKlCommand();
+std::unique_ptr<Command> MakeRunBatchCommand();
 std::unique_ptr<Command> MakeInfoCommand();
 std::unique_ptr<Command> MakeGenerateCommand();
 std::unique_ptr<Command> MakePasskeyCommand();
 std::unique_ptr<Command> MakePerplexityCommand();
+std::unique_ptr<Command> MakeRulerCommand();
 std::unique_ptr<Command> MakeScoreCommand();
 std::unique_ptr<Command> MakeSweepCommand();
 

@@ -246,7 +246,9 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFla
   if (is_in_process) {
     ServerOptions options;
     options.model = flags.model;
-    options.model.allow_attention_override = true;  // the user's own process
+    // The user's own process.
+    options.model.allow_attention_override = true;
+    options.model.allow_steering = true;
     options.listen.clear();
     options.http_listen.clear();
     options.step_timeout = absl::ZeroDuration();           // the user can press Ctrl-C

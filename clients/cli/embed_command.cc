@@ -1,4 +1,4 @@
-// `lssar embed`: hidden states of texts, or the outputs of the checkpoint's regression head.
+// `lssar embed`: hidden states of texts by layer, or outputs of the checkpoint's regression head.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -14,7 +14,10 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "clients/cli/call_pipeline.h"
@@ -33,13 +36,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kNumCalls = 2;
-// A call ends at the first of these. With --pooling token each token of the input becomes a vector,
-// so calls are smaller.
+// A call ends at the first of these. With --pooling token each token of the input becomes a vector
+// for each layer, so calls are smaller.
 constexpr int kInputsPerCall = 64;
 constexpr size_t kBytesPerCall = 256 << 10;
 constexpr size_t kBytesPerTokenCall = 16 << 10;
 // A request message may have 32 MiB.
 constexpr size_t kMaxInputBytes = 31 << 20;
+
+// Integers in a range of a list: more than any model has layers or positions.
+constexpr int64_t kMaxListed = int64_t{1} << 20;
 
 constexpr int kShownElements = 4;
 constexpr int kElementColumns = 10 * kShownElements + 4;
@@ -145,9 +151,26 @@ double Norm(std::span<const float> vector) {
   return std::sqrt(squares);
 }
 
-std::string RenderTitles(bool is_by_token) {
-  return absl::StrFormat("%s%5s %10s  %-*s  input", is_by_token ? "token  " : "", "size", "norm",
-                         kElementColumns - 2, "elements");
+// "0,6..8,-1".
+absl::StatusOr<std::vector<int>> ParseIntegers(const std::string& flag, const std::string& list) {
+  std::vector<int> values;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(list, ','))) {
+    const std::vector<std::string> ends = absl::StrSplit(part, absl::MaxSplits("..", 1));
+    int first = 0, last = 0;
+    const bool is_read =
+        absl::SimpleAtoi(ends.front(), &first) && absl::SimpleAtoi(ends.back(), &last);
+    if (!is_read || first > last || int64_t{last} - first >= kMaxListed) {
+      return absl::InvalidArgumentError(
+          StrCat(flag, " has ", Quote(part), "; it must be a list such as 0,6..8,-1"));
+    }
+    for (int value = first; value <= last; ++value) values.push_back(value);
+  }
+  return values;
+}
+
+std::string RenderTitles(const char* token, bool has_layers) {
+  return absl::StrFormat("%s%s%5s %10s  %-*s  input", token, has_layers ? "layer  " : "", "size",
+                         "norm", kElementColumns - 2, "elements");
 }
 
 // "  256    19.2140   -0.0312    1.4410    0.2931   -0.8714 ..."
@@ -172,22 +195,49 @@ class EmbedCommand : public Command {
         .ValueName("last|mean|token")
         .Group(kGroup)
         .OneOf({"last", "mean", "token"});
+    parser
+        ->Add("--layers", layer_list_,
+              "hidden states of these layers, as in 0,6..8,-1: 0 is the embedding, k the residual "
+              "stream behind block k, -1 the state after the final norm [default -1]")
+        .ValueName("LIST")
+        .Group(kGroup);
+    parser
+        ->Add("--positions", position_list_,
+              "with --pooling mean or token: only of these tokens of each input, as in 0,5..9,-1; "
+              "-1 is the last [default: all]")
+        .ValueName("LIST")
+        .Group(kGroup);
+    parser
+        ->AddSwitch("--fp16", fp16_,
+                    "transfer 16 bits of each number: half the bytes, 11 bits of precision")
+        .Group(kGroup);
     parser->AddSwitch("--normalize", normalize_, "scale each vector to L2 norm 1").Group(kGroup);
     parser
         ->AddSwitch("--apply-head", apply_head_,
                     "outputs of the checkpoint's regression head instead of hidden states")
         .Group(kGroup);
-    parser->AddSwitch("--json", json_, "one JSON object per input: {\"vectors\": [[...], ...]}")
+    parser
+        ->AddSwitch("--json", json_,
+                    "one JSON object per input: {\"vectors\": [[...], ...]}; with --layers each "
+                    "token has a list of vectors")
         .Group("Output");
     AddSchedulingFlags(parser, &scheduling_);
+    AddSteeringFlags(parser, &steering_);
     AddConnectionFlags(parser, &connection_);
     parser->Footer(
         "Examples:\n"
         "  lssar embed --model models/zoo/lssar-6m 'The river' 'The stream' --normalize\n"
-        "  lssar embed --file sentences.txt --pooling mean --json > sentences.jsonl");
+        "  lssar embed --file sentences.txt --pooling mean --json > sentences.jsonl\n"
+        "  lssar embed --file sentences.txt --layers 0..6 --json > layers.jsonl");
   }
 
   absl::Status Run() override {
+    if (layer_list_) {
+      ASSIGN_OR_RETURN(layers_, ParseIntegers("--layers", *layer_list_));
+    }
+    if (position_list_) {
+      ASSIGN_OR_RETURN(positions_, ParseIntegers("--positions", *position_list_));
+    }
     ASSIGN_OR_RETURN(InputReader reader, InputReader::Open(inputs_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     return Embed(connection->Stub(), &reader);
@@ -247,8 +297,13 @@ class EmbedCommand : public Command {
                                               : v1::POOLING_LAST);
     request->set_normalize(normalize_);
     request->set_apply_head(apply_head_);
+    *request->mutable_layers() = {layers_.begin(), layers_.end()};
+    *request->mutable_positions() = {positions_.begin(), positions_.end()};
+    if (fp16_) request->set_dtype("fp16");
     FillScheduling(scheduling_, request);
-    const size_t max_bytes = is_by_token ? kBytesPerTokenCall : kBytesPerCall;
+    RETURN_IF_ERROR(FillSteering(steering_, request));
+    const size_t num_layers = std::max(layers_.size(), size_t{1});
+    const size_t max_bytes = is_by_token ? kBytesPerTokenCall / num_layers : kBytesPerCall;
     size_t num_bytes = 0;
     while (request->inputs_size() < kInputsPerCall && num_bytes < max_bytes) {
       ASSIGN_OR_RETURN(std::optional<Input> input, reader->Next());
@@ -260,24 +315,37 @@ class EmbedCommand : public Command {
     return true;
   }
 
-  static void PrintVectorsAsJson(const InputVectors& input) {
+  void PrintVectorsAsJson(const InputVectors& input) const {
     Json vectors = Json::array();
-    const auto size = size_t(input.size);
-    for (size_t first = 0; first < input.values.size(); first += size) {
-      const auto begin = input.values.begin() + std::ptrdiff_t(first);
-      vectors.push_back(std::vector<float>(begin, begin + std::ptrdiff_t(size)));
+    const auto size = size_t(input.size), num_layers = size_t(input.num_layers);
+    for (size_t i = 0; i * size < input.values.size(); ++i) {
+      const auto begin = input.values.begin() + std::ptrdiff_t(i * size);
+      Json vector = std::vector<float>(begin, begin + std::ptrdiff_t(size));
+      if (layers_.empty()) {
+        vectors.push_back(std::move(vector));
+        continue;
+      }
+      if (i % num_layers == 0) vectors.push_back(Json::array());
+      vectors.back().push_back(std::move(vector));
     }
-    PrintJson({{"vectors", std::move(vectors)}});
+    Json json = {{"vectors", std::move(vectors)}};
+    if (!layers_.empty()) json["layers"] = layers_;
+    PrintJson(json);
   }
 
   void PrintVectors(const v1::TextOrTokens& text, const InputVectors& input) {
     const bool is_by_token = pooling_ == "token";
-    if (num_done_ == 1) std::printf("%s\n", RenderTitles(is_by_token).c_str());
-    const auto size = size_t(input.size);
-    for (size_t first = 0; first < input.values.size(); first += size) {
-      std::string line = RenderVector(std::span(input.values).subspan(first, size));
-      if (is_by_token) line = absl::StrFormat("%5d  %s", first / size, line);
-      if (first == 0) line += "  " + Describe(text);
+    const bool has_layers = !layers_.empty();
+    if (num_done_ == 1) {
+      const char* const token = !is_by_token ? "" : positions_.empty() ? "token  " : "index  ";
+      std::printf("%s\n", RenderTitles(token, has_layers).c_str());
+    }
+    const auto size = size_t(input.size), num_layers = size_t(input.num_layers);
+    for (size_t i = 0; i * size < input.values.size(); ++i) {
+      std::string line = RenderVector(std::span(input.values).subspan(i * size, size));
+      if (has_layers) line = absl::StrFormat("%5d  %s", layers_[i % num_layers], line);
+      if (is_by_token) line = absl::StrFormat("%5d  %s", i / num_layers, line);
+      if (i == 0) line += "  " + Describe(text);
       std::printf("%s\n", std::string(absl::StripTrailingAsciiWhitespace(line)).c_str());
     }
     std::fflush(stdout);
@@ -288,7 +356,11 @@ class EmbedCommand : public Command {
   bool normalize_ = false;
   bool apply_head_ = false;
   bool json_ = false;
+  bool fp16_ = false;
+  std::optional<std::string> layer_list_, position_list_;
+  std::vector<int> layers_, positions_;
   SchedulingFlags scheduling_;
+  SteeringFlags steering_;
   ConnectionFlags connection_;
   int64_t num_done_ = 0;
 };

@@ -119,6 +119,7 @@ Json ToJson(const v1::GetInfoReply& reply) {
                {"attention_kind", reply.attention_kind()},
                {"attention_p", reply.attention_p()},
                {"attention_override_allowed", reply.attention_override_allowed()},
+               {"steering_allowed", reply.steering_allowed()},
                {"config_hash", reply.config_hash()},
                {"max_position_embeddings", reply.max_position_embeddings()},
                {"max_model_len", reply.max_model_len()},

@@ -1,5 +1,5 @@
-// `lssar figure`, `import`, `quantize`, `export` and `verify`: programs of the Python package. They
-// parse their arguments and print their help themselves.
+// `lssar figure`, `kl`, `ruler`, `run-batch`, `import`, `quantize`, `export` and `verify`: programs
+// of the Python package. They parse their arguments and print their help themselves.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -20,7 +20,14 @@ namespace {
 constexpr PythonProgram kCheckpointProgram = {
     .script = "lssar-checkpoint", .module = "lssar.checkpoints.command", .extra = "import"};
 
-// The lssar-server beside this program, for first sentences and verify.
+constexpr PythonProgram kKlProgram = {
+    .script = "lssar-kl", .module = "lssar.kl", .extra = "import"};
+constexpr PythonProgram kRunBatchProgram = {
+    .script = "lssar-run-batch", .module = "lssar.run_batch", .extra = ""};
+constexpr PythonProgram kRulerProgram = {
+    .script = "lssar-ruler", .module = "lssar.ruler", .extra = "ruler"};
+
+// The lssar-server beside this program, for first sentences, verify and ruler.
 void NameServer() {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -62,6 +69,18 @@ std::unique_ptr<Command> MakeCheckpointCommand() {
 
 std::unique_ptr<Command> MakeFigureCommand() {
   return std::make_unique<PythonCommand>(kFigureProgram, /*has_commands=*/false);
+}
+
+std::unique_ptr<Command> MakeKlCommand() {
+  return std::make_unique<PythonCommand>(kKlProgram, /*has_commands=*/false);
+}
+
+std::unique_ptr<Command> MakeRunBatchCommand() {
+  return std::make_unique<PythonCommand>(kRunBatchProgram, /*has_commands=*/false);
+}
+
+std::unique_ptr<Command> MakeRulerCommand() {
+  return std::make_unique<PythonCommand>(kRulerProgram, /*has_commands=*/false);
 }
 
 }  // namespace lssar::cli

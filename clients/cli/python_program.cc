@@ -21,6 +21,7 @@ constexpr const char* kPython = "python3";
 
 // Names what is missing and how to install it.
 std::string ModuleSource(const PythonProgram& program) {
+  const std::string extra = *program.extra == '\0' ? "" : StrCat("[", program.extra, "]");
   return StrCat(
       "import sys\n"
       "try:\n"
@@ -29,12 +30,12 @@ std::string ModuleSource(const PythonProgram& program) {
       " import main\n"
       "except ModuleNotFoundError as error:\n"
       "    sys.exit(f\"lssar: {sys.executable} has no module {error.name}; this is written in \"\n"
-      "             \"Python: pip install 'lssar[",
-      program.extra,
-      "]' (in the repository: pip install \"\n"
-      "             \"'./clients/python[",
-      program.extra,
-      "]')\")\n"
+      "             \"Python: pip install 'lssar",
+      extra,
+      "' (in the repository: pip install \"\n"
+      "             \"'./clients/python",
+      extra,
+      "')\")\n"
       "sys.exit(main())\n");
 }
 

@@ -18,7 +18,7 @@ namespace lssar::cli {
 struct PythonProgram {
   const char* script;
   const char* module;
-  const char* extra;  // of the package, with what the module imports
+  const char* extra;  // of the package, with what the module imports; empty: it needs none
 };
 
 // Replaces this process. Returns only if that fails.

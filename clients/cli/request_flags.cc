@@ -1,17 +1,23 @@
 #include "clients/cli/request_flags.h"
 
+#include <cstring>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/read_file.h"
+#include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "clients/cli/argument_parser.h"
+#include "clients/cli/input.h"
 #include "server/api/sampling_fields.h"
 
 namespace lssar::cli {
 namespace {
+
+constexpr size_t kMaxSteeringFileBytes = size_t{1} << 22;  // a million numbers
 
 absl::Status AddLogitBiases(const std::vector<std::string>& entries, v1::Sampling* sampling) {
   for (const std::string& entry : entries) {
@@ -25,6 +31,76 @@ absl::Status AddLogitBiases(const std::vector<std::string>& entries, v1::Samplin
     }
     (*sampling->mutable_logit_bias())[id] = bias;
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Steering> ReadSteeringEntry(const std::string& entry) {
+  const std::vector<std::string> parts = absl::StrSplit(entry, ':');
+  v1::Steering steering;
+  int32_t layer = 0, first_position = 0;
+  float scale = 1;
+  if (parts.size() < 2 || parts.size() > 4 || !absl::SimpleAtoi(parts[0], &layer) ||
+      (parts.size() > 2 && !absl::SimpleAtof(parts[2], &scale)) ||
+      (parts.size() > 3 && !absl::SimpleAtoi(parts[3], &first_position))) {
+    return absl::InvalidArgumentError(StrCat("--steer: '", entry,
+                                             "' is not LAYER:FILE[:SCALE[:FIRST_POSITION]], as in "
+                                             "3:direction.f32:1.5"));
+  }
+  steering.set_layer(layer);
+  steering.set_scale(scale);
+  steering.set_first_position(first_position);
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(parts[1], kMaxSteeringFileBytes));
+  if (bytes.empty() || bytes.size() % sizeof(float) != 0) {
+    return absl::InvalidArgumentError(StrCat("--steer: ", parts[1], " has ", bytes.size(),
+                                             " bytes; it must have 4 for each number (fp32)"));
+  }
+  steering.mutable_vector()->Resize(int(bytes.size() / sizeof(float)), 0);
+  std::memcpy(steering.mutable_vector()->mutable_data(), bytes.data(), bytes.size());
+  return steering;
+}
+
+void AddConstraintGroup(ArgumentParser* parser, ConstraintFlags* flags) {
+  constexpr char kGroup[] = "Structured output (at most one)";
+  parser
+      ->Add("--json-schema", flags->json_schema_path,
+            "the text is JSON that fits this JSON Schema [- : standard input]")
+      .ValueName("FILE")
+      .Group(kGroup);
+  parser->AddSwitch("--json-object", flags->json_object, "the text is a JSON object").Group(kGroup);
+  parser->Add("--regex", flags->regex, "the whole text matches this regular expression")
+      .ValueName("TEXT")
+      .Group(kGroup);
+  parser
+      ->Add("--grammar", flags->grammar_path,
+            "the text fits this grammar in GBNF's notation [- : standard input]")
+      .ValueName("FILE")
+      .Group(kGroup);
+  parser->Add("--choice", flags->choices, "the text is one of these; repeatable [up to 1024]")
+      .ValueName("TEXT")
+      .Group(kGroup)
+      .OneValueEach();
+}
+
+absl::Status FillConstraint(const ConstraintFlags& flags, v1::GenerateRequest* request) {
+  int num_set = 0;
+  for (const bool is_set :
+       {!flags.json_schema_path.empty(), flags.json_object, flags.regex.has_value(),
+        !flags.grammar_path.empty(), !flags.choices.empty()}) {
+    num_set += is_set ? 1 : 0;
+  }
+  if (num_set > 1) {
+    return absl::InvalidArgumentError(
+        "--json-schema, --json-object, --regex, --grammar and --choice: give one of them");
+  }
+  if (!flags.json_schema_path.empty()) {
+    ASSIGN_OR_RETURN(*request->mutable_json_schema(), ReadText(flags.json_schema_path));
+  }
+  if (!flags.grammar_path.empty()) {
+    ASSIGN_OR_RETURN(*request->mutable_grammar(), ReadText(flags.grammar_path));
+  }
+  if (flags.json_object) request->set_json_object(true);
+  if (flags.regex) request->set_regex(*flags.regex);
+  for (const std::string& choice : flags.choices) request->mutable_choice()->add_texts(choice);
   return absl::OkStatus();
 }
 
@@ -100,6 +176,26 @@ void AddQueueFlags(ArgumentParser* parser, SchedulingFlags* flags) {
       .Group(kGroup);
 }
 
+void AddSteeringFlags(ArgumentParser* parser, SteeringFlags* flags) {
+  parser
+      ->Add("--steer", flags->entries,
+            "add SCALE [default 1] times the vector in FILE, hidden_size fp32 numbers, to the "
+            "residual stream behind block LAYER (0: the embedding) from token FIRST [default 0] "
+            "on; repeatable")
+      .ValueName("LAYER:FILE[:SCALE[:FIRST]]")
+      .Group("Steering (a server allows it with --allow-steering)")
+      .OneValueEach();
+}
+
+absl::StatusOr<std::vector<v1::Steering>> ReadSteering(const SteeringFlags& flags) {
+  std::vector<v1::Steering> all;
+  for (const std::string& entry : flags.entries) {
+    ASSIGN_OR_RETURN(v1::Steering steering, ReadSteeringEntry(entry));
+    all.push_back(std::move(steering));
+  }
+  return all;
+}
+
 void AddSamplingFlags(ArgumentParser* parser, SamplingFlags* flags) {
   constexpr char kGroup[] = "Length and end";
   parser
@@ -133,7 +229,9 @@ void AddSamplingFlags(ArgumentParser* parser, SamplingFlags* flags) {
       .ValueName("N")
       .Group("Scheduling and prefix cache");
   AddSamplingGroup(parser, flags);
+  AddConstraintGroup(parser, &flags->constraint);
   AddSchedulingFlags(parser, &flags->scheduling);
+  AddSteeringFlags(parser, &flags->steering);
 }
 
 absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* request) {
@@ -151,6 +249,8 @@ absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* reques
   for (const std::string& stop : flags.stop_strings) request->add_stop_strings(stop);
   request->mutable_stop_token_ids()->Add(flags.stop_token_ids.begin(), flags.stop_token_ids.end());
   FillScheduling(flags.scheduling, request);
+  RETURN_IF_ERROR(FillSteering(flags.steering, request));
+  RETURN_IF_ERROR(FillConstraint(flags.constraint, request));
   return AddLogitBiases(flags.logit_biases, sampling);
 }
 

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "lssar/v1/inference.pb.h"
 
 namespace lssar::cli {
@@ -53,6 +55,35 @@ void FillScheduling(const SchedulingFlags& flags, Request* request) {
   change.set_phi(flags.attention.phi);
 }
 
+// Vectors that are added to the residual stream: "LAYER:FILE", "LAYER:FILE:SCALE" or
+// "LAYER:FILE:SCALE:FIRST_POSITION" each.
+struct SteeringFlags {
+  std::vector<std::string> entries;
+};
+
+void AddSteeringFlags(ArgumentParser* parser, SteeringFlags* flags);
+
+// Reads the files: little-endian fp32 numbers.
+// Errors  INVALID_ARGUMENT: an entry has another form, or a file another size; those of ReadFile
+absl::StatusOr<std::vector<v1::Steering>> ReadSteering(const SteeringFlags& flags);
+
+// `Request`: as in FillScheduling.
+template <typename Request>
+absl::Status FillSteering(const SteeringFlags& flags, Request* request) {
+  auto steering = ReadSteering(flags);
+  if (!steering.ok()) return steering.status();
+  for (v1::Steering& each : *steering) *request->add_steering() = std::move(each);
+  return absl::OkStatus();
+}
+
+// What the text must be: at most one of them.
+struct ConstraintFlags {
+  bool json_object = false;
+  std::string json_schema_path, grammar_path;
+  std::optional<std::string> regex;
+  std::vector<std::string> choices;
+};
+
 // Flags of the commands that generate text.
 struct SamplingFlags {
   v1::Sampling sampling;                  // the fields of server/api/sampling_fields.h
@@ -66,12 +97,15 @@ struct SamplingFlags {
   std::optional<int> speculative_tokens;
   std::vector<std::string> stop_strings;
   std::vector<int> stop_token_ids;
+  ConstraintFlags constraint;
   SchedulingFlags scheduling;
+  SteeringFlags steering;
 };
 
 void AddSamplingFlags(ArgumentParser* parser, SamplingFlags* flags);
 
-// Errors  INVALID_ARGUMENT: --logit-bias is not ID:BIAS
+// Errors  INVALID_ARGUMENT: --logit-bias is not ID:BIAS, or two constraints
+//         those of ReadSteering and ReadText: of the files
 absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* request);
 
 }  // namespace lssar::cli

@@ -1,6 +1,8 @@
 #include "clients/cli/rpc_calls.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <random>
 #include <thread>
 
@@ -29,6 +31,15 @@ int64_t MicrosSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
                                                                start)
       .count();
+}
+
+// The value of a 16-bit float's bits.
+float FloatFromHalf(uint16_t bits) {
+  const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
+  float magnitude = exponent == 0 ? std::ldexp(float(mantissa), -24)
+                                  : std::ldexp(float(mantissa + 1024), exponent - 25);
+  if (exponent == 31) magnitude = mantissa == 0 ? HUGE_VALF : std::nanf("");
+  return (bits >> 15) != 0 ? -magnitude : magnitude;
 }
 
 void AddDelta(const v1::Delta& delta, int64_t now_us, GenerateResult* result) {
@@ -205,6 +216,7 @@ absl::StatusOr<ScoredItems> RunScore(Service* stub, const v1::ScoreRequest& requ
   const Interrupt::Watch watch(interrupt, &context);
   context.AddMetadata(kPrefixHeader, PrefixKey(request));
   const auto reader = (*stub)->Score(&context, request);
+  absl::Status item_error;  // the first one
   v1::ScoreReply reply;
   while (reader->Read(&reply)) {
     if (reply.has_tokens()) {
@@ -219,11 +231,15 @@ absl::StatusOr<ScoredItems> RunScore(Service* stub, const v1::ScoreRequest& requ
         --num_missing;
         on_score(score);
       }
+    } else if (reply.has_error()) {
+      item_error.Update(absl::Status(static_cast<absl::StatusCode>(reply.error().code()),
+                                     reply.error().message()));
     } else if (reply.has_finished() && finished != nullptr) {
       *finished = reply.finished();
     }
   }
   RETURN_IF_ERROR(ToStatus(reader->Finish()));
+  RETURN_IF_ERROR(item_error);
   if (num_missing != 0) {
     return absl::InternalError(StrCat("the server left out ", num_missing, " scores"));
   }
@@ -245,12 +261,23 @@ absl::StatusOr<std::vector<InputVectors>> RunEmbed(Service* stub, const v1::Embe
     if (block.input() < 0 || block.input() >= request.inputs_size()) continue;
     InputVectors& input = inputs[size_t(block.input())];
     if (input.size == 0) input.size = block.size();
-    is_malformed = is_malformed || block.size() <= 0 || block.size() != input.size ||
-                   block.values_size() % block.size() != 0;
+    input.num_layers = std::max(block.num_layers(), 1);
+    const size_t num_before = input.values.size();
     input.values.insert(input.values.end(), block.values().begin(), block.values().end());
+    for (size_t i = 0; i + 1 < block.fp16_values().size(); i += sizeof(uint16_t)) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, &block.fp16_values()[i], sizeof(bits));
+      input.values.push_back(FloatFromHalf(bits));
+    }
+    is_malformed =
+        is_malformed || block.size() <= 0 || block.size() != input.size ||
+        (input.values.size() - num_before) % (size_t(block.size()) * size_t(input.num_layers)) != 0;
+    if (is_malformed) break;
   }
-  RETURN_IF_ERROR(ToStatus(reader->Finish()));
+  if (is_malformed) context.TryCancel();
+  const absl::Status status = ToStatus(reader->Finish());
   if (is_malformed) return absl::InternalError("the server sent vectors of different sizes");
+  RETURN_IF_ERROR(status);
   const auto num_missing =
       std::ranges::count_if(inputs, [](const auto& input) { return input.values.empty(); });
   if (num_missing != 0) {

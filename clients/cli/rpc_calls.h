@@ -94,10 +94,11 @@ absl::StatusOr<ScoredItems> RunScore(Service* stub, const v1::ScoreRequest& requ
                                      Interrupt* interrupt, const OnScore& on_score,
                                      v1::ScoreFinished* finished = nullptr);
 
-// The vectors of one input: one, or one for each token with POOLING_TOKEN.
+// The vectors of one input: of one token, or of each with POOLING_TOKEN.
 struct InputVectors {
+  int num_layers = 1;         // vectors of a token
   int size = 0;               // elements of a vector
-  std::vector<float> values;  // [vectors, size]
+  std::vector<float> values;  // [tokens, num_layers, size]
 };
 
 // One entry per input.

@@ -123,7 +123,7 @@ class SweepCommand : public Command {
     add("--p", powers_, "LIST",
         "powers of the re-weighting [each over 0 to 1000; default 1,3,5,10,15,30,100]");
     add("--kind", kind_, "KIND",
-        "kind of attention: lssar, softmax_r or sigmoid_r [default: the checkpoint's]");
+        "kind of attention that re-weights, such as softmax_r [default: the checkpoint's]");
     add("--ids", ids_, "FILE", "token ids, of which rows are taken at equal steps: uint16");
     add("--text", text_, "FILE", "the same of a text; - is standard input");
     add("--lengths", lengths_, "LIST", "tokens per row [2K is 2048; default 256,1K,4K]");

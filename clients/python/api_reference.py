@@ -19,12 +19,13 @@ MAX_COLUMNS = 100
 SECTIONS = [
     ('In process', ['LLM', 'SamplingParams', 'RequestOutput']),
     ('Clients', ['Client', 'AsyncClient', 'Stream', 'AsyncStream', 'Retry', 'Tls', 'LssarError']),
-    ('Arguments', ['Text', 'TokenIds', 'IntArray', 'Prompt', 'Chat', 'Message', 'ScoreItem']),
-    ('Options', ['CallOptions', 'SharingOptions', 'SamplingOptions', 'GenerateOptions',
+    ('Arguments', ['Text', 'TokenIds', 'IntArray', 'Prompt', 'Chat', 'Message', 'ScoreItem',
+                   'JsonSchema', 'HasJsonSchema']),
+    ('Options', ['CallOptions', 'SharingOptions', 'Steering', 'SamplingOptions', 'GenerateOptions',
                  'ScoreOptions', 'EmbedOptions', 'AttentionOptions']),
     ('Results', ['Generation', 'Delta', 'Token', 'Started', 'Finished', 'Usage', 'Timings',
-                 'ContinuationScore', 'Embedding', 'Attention', 'RowAttention', 'ServerInfo',
-                 'Limits', 'ServerStats', 'StageTimes']),
+                 'ContinuationScore', 'Embedding', 'HiddenStates', 'Distributions', 'Attention',
+                 'RowAttention', 'ServerInfo', 'Limits', 'ServerStats', 'StageTimes']),
 ]
 # Their methods are those of the class named: only the signatures differ.
 SAME_METHODS = {'AsyncClient': 'Client', 'AsyncStream': 'Stream'}

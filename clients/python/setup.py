@@ -1,11 +1,13 @@
 """Build steps that pyproject.toml cannot express.
 
 - build_py generates the code of the proto file and client.py into the build directory.
+- egg2dist names extras by every spelling.
 - sdist packs what a wheel is generated from, so that it needs no repository.
 - All scratch files go to a temporary directory: a build leaves nothing in the source tree.
 """
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -19,6 +21,9 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import generate_stubs  # noqa: E402
+
+# Where an extra is named in the metadata.
+EXTRA = re.compile(r'(?<=^Provides-Extra: ).*|(?<=extra == )[\'"][^\'"]*[\'"]')
 
 
 def has_programs():
@@ -51,6 +56,20 @@ class BinaryWheel(bdist_wheel):
         python, abi, platform = super().get_tag()
         return ('py3', 'none', platform) if has_programs() else (python, abi, platform)
 
+    def egg2dist(self, egginfo_path, distinfo_path):
+        """Writes the metadata. For pip before 23.3 lm_eval is another extra than lm-eval: an extra
+        with a hyphen is there with an underscore, too."""
+        super().egg2dist(egginfo_path, distinfo_path)
+        path = os.path.join(distinfo_path, 'METADATA')
+        with open(path, encoding='utf-8') as file:
+            fields, _, readme = file.read().partition('\n\n')
+        lines = []
+        for line in fields.split('\n'):
+            spelled = EXTRA.sub(lambda found: found[0].replace('-', '_'), line)
+            lines += [line] if spelled == line else [line, spelled]
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write('\n'.join(lines) + '\n\n' + readme)
+
 
 class Sdist(sdist):
     """Adds what generates code, and proto/lssar/v1/inference.proto."""
@@ -64,7 +83,10 @@ class Sdist(sdist):
 
 SCRIPTS = ['lssar-lm-eval = lssar.lm_eval:main',
            'lssar-checkpoint = lssar.checkpoints.command:main',
-           'lssar-figure = lssar.figures:main']
+           'lssar-figure = lssar.figures:main',
+           'lssar-ruler = lssar.ruler:main',
+           'lssar-kl = lssar.kl:main',
+           'lssar-run-batch = lssar.run_batch:main']
 PROGRAMS = ['lssar = lssar.llm:main_cli', 'lssar-server = lssar.llm:main_server']
 
 with tempfile.TemporaryDirectory() as scratch:

@@ -42,7 +42,6 @@ STATISTICS_LENGTH = 4096
 FIGURE_KEYS = 64
 ACCURACIES = 'acc', 'acc_norm'  # metrics that chance applies to
 STEPS = 'tasks', 'loss', 'positions', 'passkey', 'sweep', 'statistics', 'attention'
-REWEIGHTED = 'lssar', 'softmax_r', 'sigmoid_r'  # kinds with a power p
 
 Json = dict[str, Any]
 
@@ -369,7 +368,7 @@ class Evaluation:
             steps.append(Step('passkey', 'Passkeys by length',
                               ['lssar', 'passkey', '--lengths', listed(passkeys), '--trials',
                                listed(trials), '--json'], show_passkeys, (), 'passkey'))
-        if self.info['attention_kind'] in REWEIGHTED:
+        if self.info['attention_p']:
             steps.append(Step('sweep', 'Loss by length for other powers p',
                               ['lssar', 'sweep', *given_ids, '--p', self.given.p, '--lengths',
                                listed(lengths[:3]), '--json'], show_sweep, (ids,), 'sweep'))
@@ -510,7 +509,7 @@ def report_lines(evaluation: Evaluation, steps: Sequence[Step]) -> list[str]:
     """The report in Markdown."""
     info = evaluation.info
     attention = info['attention_kind']
-    if attention in REWEIGHTED:
+    if info['attention_p']:  # 0: it does not re-weight
         attention += f', p = {info["attention_p"]:g}'
     lines = [
         f'# Evaluation of {info["model_name"]}', '',

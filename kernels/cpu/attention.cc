@@ -223,10 +223,8 @@ void AttentionOfTarget(const AttentionArgs& args, ThreadPool& pool, Scratch& scr
     case DType::kF16: return RunAttention<hwy::float16_t>(args, pool, scratch, plan);
     case DType::kI8: return RunAttention<int8_t>(args, pool, scratch, plan);
     case DType::kFx16: return RunAttention<Fx16>(args, pool, scratch, plan);
-    case DType::kBF16:
-    case DType::kI4: break;
+    default: LSSAR_CHECK(false);  // FitLayout rejects the type
   }
-  LSSAR_CHECK(false);  // FitLayout rejects the type
 }
 
 }  // namespace

@@ -43,6 +43,9 @@ Candidates::Candidates(std::span<const float> logits, void* memory)
 void Candidates::Adjust(const SampleRequest& row) {
   const SamplingParams& params = *row.params;
   const auto holds = [this](int32_t id) { return size_t(id) < vocab_; };  // else: padding
+  for (size_t id = 0; id < vocab_ && !row.mask.empty(); ++id) {
+    if (!MaskHas(row.mask, id)) scores_[id] = kNotAllowed;
+  }
   for (const int32_t id : params.banned_ids) {
     if (holds(id)) scores_[id] = kNotAllowed;
   }

@@ -20,7 +20,8 @@ class Candidates {
   // Requires  memory of NumBytes(logits.size()) bytes, 64-byte aligned
   Candidates(std::span<const float> logits, void* memory);
 
-  // Applies bias, allowed and banned ids, and penalties. Ids beyond the row's are skipped.
+  // Applies the mask, allowed and banned ids, bias and penalties. Ids beyond the row's are
+  // skipped.
   void Adjust(const SampleRequest& row);
   // Scores of all ids. Only before Filter.
   std::span<const float> Scores() const { return {scores_, count_}; }

@@ -159,7 +159,7 @@ int32_t FirstOf(std::span<const float> values, float value) {
 // memory: Candidates::NumBytes(logits.size()) bytes.
 int32_t DrawId(std::span<const float> logits, float max, const SampleRequest& row, void* memory) {
   const SamplingParams& params = *row.params;
-  const bool is_adjusted = params.AdjustsLogits();
+  const bool is_adjusted = params.AdjustsLogits() || !row.mask.empty();
   if (params.temperature == 0 && !is_adjusted) return FirstOf(logits, max);
   Candidates candidates(logits, memory);
   float best = max;

@@ -143,7 +143,7 @@ LSSAR_DEVICE WeightRule ReduceRow(const CudaAttentionArgs& args, int num_keys, f
   WeightRule row;
   row.scale = 0x1p15f;
   row.max = max;
-  if (args.kind == AttentionKind::kSoftmax) {
+  if (args.form.phi == Phi::kExp) {
     row.rule = WeightKind::kExp;
     row.least = kLowestScore;
     return row;
@@ -151,7 +151,7 @@ LSSAR_DEVICE WeightRule ReduceRow(const CudaAttentionArgs& args, int num_keys, f
   row.rule = WeightKind::kFlat;
   const float largest = Softplus(max);
   if (largest < kFaintScore) return row;
-  if (args.kind == AttentionKind::kLssa) {
+  if (!args.form.reweights) {
     row.rule = WeightKind::kSoftplus;
     row.scale = PowerOfTwoFor(largest, 14);
     row.least = kLowestScore;
@@ -190,18 +190,20 @@ LSSAR_DEVICE float ScaledWeight(const WeightRule& row, float score) {
 }
 constexpr float ScaledGain(int power) { return power == 3 ? 0x1p5f : 0x1p1f; }
 
-// The factor of a row's dot products: ln(d) ln(N), or 1/sqrt(d) for softmax.
+// The factor of a row's dot products: ScaleOf (attention_math.h).
 LSSAR_DEVICE double ScoreScale(const CudaAttentionArgs& args, int num_keys) {
   const double dim = double(args.pages.head_dim);
-  if (args.kind == AttentionKind::kSoftmax) return 1.0 / sqrt(dim);
-  return log(dim) * log(double(num_keys));
+  return args.form.is_length_scaled ? log(dim) * log(double(num_keys)) : 1.0 / sqrt(dim);
 }
 
 // The same for scores in units of log 2. q is multiplied by it before it is split in parts.
 // log_keys: ln(N)
 LSSAR_DEVICE float RowScale(const CudaAttentionArgs& args, double log_keys) {
-  return float(args.kind == AttentionKind::kSoftmax ? args.score_unit : args.score_unit * log_keys);
+  return float(args.form.is_length_scaled ? args.score_unit * log_keys : args.score_unit);
 }
+
+// q and k have unit length, or are zero.
+LSSAR_DEVICE bool HasUnitRows(const CudaAttentionArgs& args) { return args.form.is_length_scaled; }
 
 // A score is the sum of the products of q's two parts. Where this is true, the first part alone
 // decides a row's sum and maximum. The maximum is a divisor of all of a row's weights. An error of
@@ -209,13 +211,8 @@ LSSAR_DEVICE float RowScale(const CudaAttentionArgs& args, double log_keys) {
 // result by up to 1 / x_m of it, where x_m is at least FlatPeak(p). Softmax has no sum, and its
 // maximum must be near the largest score, as must that of a large p.
 LSSAR_DEVICE bool SumsFirstPart(const CudaAttentionArgs& args) {
-  return args.kind == AttentionKind::kLssa ||
-         (args.kind == AttentionKind::kLssar && args.p >= 3.0f && args.p <= 30.0f);
-}
-
-// q and k have unit length, or are zero.
-LSSAR_DEVICE bool HasUnitRows(const CudaAttentionArgs& args) {
-  return args.kind != AttentionKind::kSoftmax;
+  return HasUnitRows(args) && args.form.phi == Phi::kSoftplus &&
+         (!args.form.reweights || (args.p >= 3.0f && args.p <= 30.0f));
 }
 
 // The most that the second part adds to a score of unit vectors: the first has 11 bits. Twice that,

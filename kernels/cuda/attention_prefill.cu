@@ -679,7 +679,8 @@ int StartPower(const CudaAttentionArgs& args, void* stream) {
 int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream) {
   return WithElementAndDim(dtype, args.pages.head_dim, [&]<typename E, int kDim>() {
     if constexpr (HasCompiledPower(kDim)) {
-      if (args.kind == AttentionKind::kLssar && args.whole_p == 15) {
+      const AttentionForm& form = args.form;
+      if (form.reweights && form.is_length_scaled && args.whole_p == 15) {
         return StartPower<E, kDim, 15>(args, stream);
       }
     }

@@ -13,10 +13,9 @@ namespace {
 
 constexpr unsigned kMaxWholePower = 1u << 24;
 
-double ScoreUnit(AttentionKind kind, int head_dim) {
+double ScoreUnit(const AttentionForm& form, int head_dim) {
   const double dim = head_dim;
-  return std::numbers::log2e *
-         (kind == AttentionKind::kSoftmax ? 1.0 / std::sqrt(dim) : std::log(dim));
+  return std::numbers::log2e * (form.is_length_scaled ? std::log(dim) : 1.0 / std::sqrt(dim));
 }
 
 // Divides a batch into blocks that compute several of the query heads that share a K/V head: as
@@ -91,6 +90,7 @@ void CudaAttention::Attention(const AttentionArgs& args) {
     return;
   }
 
+  const AttentionForm form = args.spec.Form();
   const double p = args.spec.p;
   const bool is_whole = p == std::floor(p) && p < double{kMaxWholePower};
   const CudaLaunchPlan& plan = tables_.Plan();
@@ -113,11 +113,13 @@ void CudaAttention::Attention(const AttentionArgs& args) {
       .has_wide_blocks = kernels.attention_memory(layout.dtype, layout.head_dim).wide_prefill <=
                          context_.Device().shared_bytes_of_block,
       .scratch = scratch_,
-      .kind = args.spec.kind,
-      .score_unit = ScoreUnit(args.spec.kind, layout.head_dim),
+      .form = form,
+      .score_unit = ScoreUnit(form, layout.head_dim),
       .p = float(p),
       .whole_p = is_whole ? unsigned(p) : 0,
-      .floor = float(std::pow(double{kNegligibleWeight}, 1.0 / p) * (1 - 0x1p-20))};
+      .floor = float(std::pow(double{kNegligibleWeight}, 1.0 / p) * (1 - 0x1p-20)),
+      // Not of grouped heads: which heads a block gathers for together depends on the batch.
+      .compacts_values = compacts_values_ && args.num_heads == layout.num_kv_heads};
   if (to.num_tiles > 0 &&
       !context_.Check(kernels.prefill(to, layout.dtype, context_.Stream()), "prefill attention")) {
     return;

@@ -11,8 +11,11 @@ namespace lssar {
 
 class CudaAttention {
  public:
-  CudaAttention(CudaContext& context, DeviceTables& tables, AttentionStatsBuffer& stats)
+  // compacts_values: CudaAttentionArgs.
+  CudaAttention(CudaContext& context, DeviceTables& tables, AttentionStatsBuffer& stats,
+                bool compacts_values)
       : context_(context),
+        compacts_values_(compacts_values),
         tables_(tables),
         stats_(stats),
         scratch_memory_(context.Driver()),
@@ -29,6 +32,7 @@ class CudaAttention {
   bool ReserveScratch(int num_heads, int head_dim);
 
   CudaContext& context_;
+  const bool compacts_values_;
   DeviceTables& tables_;
   AttentionStatsBuffer& stats_;
   Workspace scratch_memory_, arrivals_memory_;

@@ -1,7 +1,9 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -20,6 +22,12 @@
 namespace lssar {
 namespace {
 
+// The forms of attention_math.cuh.
+bool ComputesForm(const AttentionForm& form) {
+  return form.divisor == Divisor::kRowSum && form.shift == ScoreShift::kNone &&
+         (form.phi == Phi::kSoftplus || (form.phi == Phi::kExp && !form.reweights));
+}
+
 class CudaBackend final : public Backend {
  public:
   CudaBackend(CudaBackendParts parts, const CudaDevice& device,
@@ -28,16 +36,16 @@ class CudaBackend final : public Backend {
         context_(std::move(parts.driver), parts.kernels, device),
         tables_(context_),
         stats_(context_),
-        attention_(context_, tables_, stats_),
-        gemm_(context_, std::move(gemm_library), std::move(parts.log)),
-        graphs_(context_, tables_, stats_),
+        attention_(context_, tables_, stats_, /*compacts_values=*/gemm_library != nullptr),
+        gemm_(context_, std::move(gemm_library), parts.max_widened_bytes, std::move(parts.log)),
+        graphs_(context_, tables_, stats_, parts.max_step_graphs),
         sampler_(context_) {}
 
   std::string_view Name() const override { return name_; }
   std::string Describe() const override {
     const CudaDevice& device = context_.Device();
     return StrCat(name_, " ", device.name, ", ", device.num_multiprocessors, " multiprocessors, ",
-                  device.memory_bytes >> 20, " MiB", gemm_.HasLibrary() ? ", fast GEMM" : "");
+                  device.memory_bytes >> 20, " MiB", gemm_.HasLibrary() ? "" : ", batch-invariant");
   }
   bool IsBatchInvariant() const override { return !gemm_.HasLibrary(); }
   absl::Status ReserveWorkspaces() { return gemm_.ReserveWorkspace(); }
@@ -83,6 +91,8 @@ class CudaBackend final : public Backend {
   bool IsLost() override { return IsStickyCudaError(context_.Driver().Synchronize()); }
 
   void RunStep(const StepArgs& args, absl::FunctionRef<void()> ops) override;
+  void PrepareSteps(const StepArgs& args, int max_rows, int max_keys,
+                    absl::FunctionRef<void()> ops) override;
 
  private:
   // Publishes the statistics of another caller, if any are being counted.
@@ -99,22 +109,21 @@ class CudaBackend final : public Backend {
 };
 
 absl::Status CudaBackend::CheckAttention(const AttentionSpec& spec) const {
-  switch (spec.kind) {
-    case AttentionKind::kLssar:
-    case AttentionKind::kLssa:
-    case AttentionKind::kSoftmax:
-      if (spec.window > 0 || spec.has_alibi) {
-        return absl::UnimplementedError(StrCat(spec.has_alibi ? "ALiBi" : "a window of attention",
-                                               " is not computed on CUDA; the cpu backend computes "
-                                               "it"));
-      }
-      return CheckAttentionSpec(spec);
-    default:
-      return absl::UnimplementedError(
-          StrCat("attention kind \"", NameOf(spec.kind),
-                 "\" is not computed on CUDA: lssar, lssa and softmax are; the cpu backend "
-                 "computes all kinds"));
+  if (!ComputesForm(spec.Form())) {
+    std::vector<std::string_view> names;
+    for (const AttentionKindInfo& info : kAttentionKinds) {
+      if (info.kind != AttentionKind::kPhi && ComputesForm(info.form)) names.push_back(info.name);
+    }
+    return absl::UnimplementedError(StrCat("attention kind \"", NameOf(spec.kind),
+                                           "\" is not computed on CUDA, where there are ",
+                                           StrJoin(names), "; the cpu backend computes all kinds"));
   }
+  if (spec.window > 0 || spec.has_alibi) {
+    return absl::UnimplementedError(StrCat(spec.has_alibi ? "ALiBi" : "a window of attention",
+                                           " is not computed on CUDA; the cpu backend computes "
+                                           "it"));
+  }
+  return CheckAttentionSpec(spec);
 }
 
 absl::Status CudaBackend::FitLayout(KvLayout& layout) const {
@@ -132,7 +141,7 @@ absl::Status CudaBackend::FitLayout(KvLayout& layout) const {
       context_.Kernels().attention_memory(layout.dtype, layout.head_dim);
   // Split decode runs with as few warps as fit: one is the least.
   const size_t needed_bytes = std::max({needed.prefill, needed.split_decode_warp,
-                                        device.HasClusters() ? needed.cluster_decode : size_t{0}});
+                                        device.has_clusters ? needed.cluster_decode : size_t{0}});
   if (needed_bytes > device.shared_bytes_of_block) {
     return absl::UnimplementedError(
         StrCat("attention with head_dim ", layout.head_dim, " over ", NameOf(layout.dtype),
@@ -159,6 +168,12 @@ void CudaBackend::RunStep(const StepArgs& args, absl::FunctionRef<void()> ops) {
   graphs_.Run(args, ops);
 }
 
+void CudaBackend::PrepareSteps(const StepArgs& args, int max_rows, int max_keys,
+                               absl::FunctionRef<void()> ops) {
+  PublishOtherCounts(args.counters, *args.rows);
+  graphs_.Prepare(args, max_rows, max_keys, ops);
+}
+
 void CudaBackend::CopyPages(const CopyPagesArgs& args) {
   ForEachPageCopy(args, [this](const PageBlocks& blocks) {
     if (!context_.IsOk()) return;
@@ -181,8 +196,8 @@ absl::Status CudaBackend::Synchronize() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(CudaBackendParts parts, int device_idx) {
-  ASSIGN_OR_RETURN(const CudaDevice device, OpenCudaDevice(*parts.driver, device_idx));
-  RETURN_IF_ERROR(ProbeCudaDevice(*parts.driver, parts.kernels, device));
+  ASSIGN_OR_RETURN(CudaDevice device, OpenCudaDevice(*parts.driver, device_idx));
+  RETURN_IF_ERROR(ProbeCudaDevice(*parts.driver, parts.kernels, &device));
   std::unique_ptr<GemmLibrary> gemm_library;
   if (parts.make_gemm_library != nullptr) {
     ASSIGN_OR_RETURN(gemm_library, parts.make_gemm_library());

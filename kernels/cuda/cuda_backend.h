@@ -2,6 +2,7 @@
 #ifndef LSSAR_KERNELS_CUDA_CUDA_BACKEND_H_
 #define LSSAR_KERNELS_CUDA_CUDA_BACKEND_H_
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,9 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
+#include "kernels/cuda/cuda_gemm.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/gemm_library.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/step_graphs.h"
 
 namespace lssar {
 
@@ -19,10 +22,12 @@ struct CudaBackendParts {
   std::string name = "cuda";
   std::unique_ptr<CudaDriver> driver;
   CudaKernels kernels;
-  // Makes the library for GEMMs of many rows, on the open device. Null: our own kernels run all
-  // GEMMs.
+  // Makes the library for GEMMs of many rows, on the open device. Null: batch-invariant, our own
+  // kernels run all GEMMs.
   absl::StatusOr<std::unique_ptr<GemmLibrary>> (*make_gemm_library)() = nullptr;
   std::function<void(std::string_view)> log = nullptr;  // BackendOptions::log
+  size_t max_step_graphs = kMaxStepGraphs;
+  size_t max_widened_bytes = kMaxWidenedBytes;
 };
 
 // Errors  those of OpenCudaDevice, ProbeCudaDevice and make_gemm_library

@@ -8,21 +8,6 @@
 
 namespace lssar {
 
-void ChooseTile(const CudaDevice& device, CudaLinearArgs* gemm) {
-  gemm->tile = CudaGemmTile::k16x8;
-  gemm->cluster_blocks = 1;
-  if (gemm->weight.dtype == DType::kF32 || gemm->num_rows <= kMaxRowsWithoutTiles) return;
-  const auto num_tiles = [&](int size) {
-    return int64_t{(gemm->num_rows + size - 1) / size} *
-           int64_t{(gemm->weight.num_rows + size - 1) / size};
-  };
-  const int64_t num_blocks = device.num_multiprocessors;  // at least, to fill the device
-  const int max_cluster = device.HasClusters() ? kGemmChains : 1;
-  const bool is_large = gemm->num_rows > 64 && num_tiles(128) * max_cluster >= num_blocks;
-  gemm->tile = is_large ? CudaGemmTile::k128x128 : CudaGemmTile::k64x64;
-  if (num_tiles(is_large ? 128 : 64) < num_blocks) gemm->cluster_blocks = max_cluster;
-}
-
 const int32_t* CudaGemm::CopyIds(std::span<const int32_t> ids) {
   int32_t* const to = context_.Reserve<int32_t>(ids_memory_, ids.size_bytes());
   if (to == nullptr || !context_.CopyIn(to, ids.data(), ids.size_bytes(), "copying ids")) {
@@ -58,9 +43,8 @@ CudaSplitArgs RowsFor(CudaSplitArgs rows, const CudaMatrix& weight) {
 }  // namespace
 
 bool CudaGemm::SplitRows(CudaSplitArgs args, const CudaMatrix& weight) {
-  // Large enough for every decode step: graphs hold the address.
-  const int num_tiles = (args.num_rows + kMostTileRows - 1) / kMostTileRows;
-  const size_t num_rows = size_t(std::max(num_tiles * kMostTileRows, kMaxBucketRows));
+  // Large enough for every decode step.
+  const size_t num_rows = size_t(std::max(args.num_rows, kMaxBucketRows));
   const size_t num_elements = num_rows * size_t(weight.padded_cols);
   const size_t parts_bytes = num_elements * std::max(kMaxRowParts * size_t{2}, sizeof(float));
   unsigned char* const memory =
@@ -77,68 +61,119 @@ absl::Status CudaGemm::ReserveWorkspace() {
   return library_memory_.Reserve(kGemmWorkspaceBytes).status();
 }
 
-void CudaGemm::LogChoice(const LinearArgs& args, const CudaMatrix& weight,
-                         const std::string& choice) {
+void CudaGemm::LogChoice(const CudaLinearArgs& gemm, const std::string& choice) {
   if (log_ == nullptr) return;
-  const bool is_gelu = args.activation == Activation::kGeluTanh;
-  const std::string sentence =
+  const CudaMatrix& weight = gemm.weight;
+  std::string sentence =
       StrCat("GEMM of ", NameOf(weight.dtype), " weights [", weight.num_rows, ", ", weight.num_cols,
-             "]", args.bias != nullptr ? " with bias" : "", is_gelu ? ", GELU" : "",
-             args.residual != nullptr ? ", residual" : "", ": ", choice);
+             "]", gemm.bias != nullptr ? " with bias" : "");
+  if (gemm.activation != Activation::kNone) {
+    sentence += gemm.activation == Activation::kGeluTanh ? ", GELU" : ", activation";
+  }
+  if (gemm.multiply != nullptr) sentence += ", gate";
+  if (gemm.residual != nullptr) sentence += ", residual";
+  if (gemm.softcap > 0) sentence += ", softcap";
+  sentence += StrCat(": ", choice);
   if (logged_.insert(sentence).second) log_(sentence);
 }
 
-bool CudaGemm::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight) {
-  if (library_ == nullptr || args.num_rows < kMinLibraryRows) return false;
+int CudaGemm::SliceRows(const CudaMatrix& weight) const {
+  if (weight.dtype != DType::kI8) return weight.num_rows;
+  const size_t row_bytes = size_t(weight.padded_cols) * sizeof(uint16_t);
+  // Multiples of 64, so that parts of bias and result are aligned as the whole.
+  const size_t num_rows = std::max(size_t{64}, max_widened_bytes_ / row_bytes / 64 * 64);
+  return int(std::min(num_rows, size_t(weight.num_rows)));
+}
+
+LibraryGemmArgs CudaGemm::SliceOf(const CudaLinearArgs& gemm, int first, bool with_epilogue) const {
+  LibraryGemmArgs slice{.num_rows = gemm.num_rows,
+                        .weight = gemm.weight,
+                        .out = gemm.out + first,
+                        .out_stride = gemm.weight.num_rows,
+                        .workspace = library_memory_.Address()};
+  slice.weight.num_rows = std::min(SliceRows(gemm.weight), gemm.weight.num_rows - first);
+  if (gemm.weight.dtype == DType::kI8) slice.weight.dtype = DType::kF16;
+  if (!with_epilogue) return slice;
+  slice.bias = gemm.bias == nullptr ? nullptr : gemm.bias + first;
+  slice.residual = gemm.residual == nullptr ? nullptr : gemm.residual + first;
+  slice.gelu = gemm.activation == Activation::kGeluTanh;
+  return slice;
+}
+
+bool CudaGemm::IsSupported(const CudaLinearArgs& gemm, bool with_epilogue) {
   const bool has_epilogue =
-      (args.activation == Activation::kNone || args.activation == Activation::kGeluTanh) &&
-      args.multiply == nullptr && args.scale == 1.0f;
-  if (!has_epilogue) {
-    LogChoice(args, weight, "our own kernels, because the library has no such epilogue");
-    return false;
+      (gemm.activation == Activation::kNone || gemm.activation == Activation::kGeluTanh) &&
+      gemm.multiply == nullptr && gemm.scale == 1.0f && gemm.softcap == 0.0f;
+  if (with_epilogue && !has_epilogue) return false;
+  for (int first = 0; first < gemm.weight.num_rows; first += SliceRows(gemm.weight)) {
+    if (!library_->Supports(SliceOf(gemm, first, with_epilogue))) return false;
   }
-  LibraryGemmArgs gemm{.num_rows = args.num_rows,
-                       .weight = weight,
-                       .bias = args.bias,
-                       .residual = args.residual,
-                       .gelu = args.activation == Activation::kGeluTanh,
-                       .out = args.out,
-                       .workspace = library_memory_.Address()};
-  if (!library_->Supports(gemm)) {
-    LogChoice(args, weight, "our own kernels, because the library does not run it");
-    return false;
-  }
-  LogChoice(args, weight, library_->Describe(gemm));
-  if (!SplitRows({.x = args.x,
-                  .norm = NormOf(args.norm),
-                  .num_rows = args.num_rows,
-                  .rounds = true,
-                  .to = {}},
-                 weight)) {
-    return true;
-  }
-  gemm.x = split_rows_.parts;
-  context_.Check(library_->Run(gemm, context_.Stream()), "a GEMM by cuBLASLt");
   return true;
+}
+
+bool CudaGemm::RunByLibrary(CudaSplitArgs rows, const CudaLinearArgs& gemm) {
+  if (library_ == nullptr || gemm.num_rows <= kMaxOwnRows) return false;
+  const bool with_epilogue = IsSupported(gemm, true);
+  if (!with_epilogue && !IsSupported(gemm, false)) {
+    LogChoice(gemm, "our own kernels, because the library does not run it");
+    return false;
+  }
+  const bool widens = gemm.weight.dtype == DType::kI8;
+  LogChoice(gemm, StrCat(library_->Describe(SliceOf(gemm, 0, with_epilogue)),
+                         widens ? ", weights widened to fp16" : "",
+                         with_epilogue ? "" : ", then our own kernel"));
+  // Every op ends here: after an error, Synchronize returns it.
+  rows.rounds = true;
+  if (!SplitRows(rows, gemm.weight)) return true;
+  CudaLinearArgs sums = gemm;
+  if (!with_epilogue && (gemm.multiply != nullptr || gemm.residual != nullptr)) {
+    const size_t num_rows = size_t(std::max(gemm.num_rows, kMaxBucketRows));
+    sums.out = context_.Reserve<float>(sums_memory_,
+                                       num_rows * size_t(gemm.weight.num_rows) * sizeof(float));
+    if (sums.out == nullptr) return true;
+  }
+  for (int first = 0; first < gemm.weight.num_rows; first += SliceRows(gemm.weight)) {
+    LibraryGemmArgs slice = SliceOf(sums, first, with_epilogue);
+    slice.x = split_rows_.parts;
+    if (widens && !WidenSlice(first, &slice.weight)) return true;
+    if (!context_.Check(library_->Run(slice, context_.Stream()), "a GEMM by cuBLASLt")) return true;
+  }
+  if (with_epilogue) return true;
+  context_.Check(context_.Kernels().epilogue({.sums = sums.out, .linear = gemm}, context_.Stream()),
+                 "the epilogue of a GEMM");
+  return true;
+}
+
+bool CudaGemm::WidenSlice(int first, CudaMatrix* slice) {
+  const size_t row_elements = size_t(slice->padded_cols), at = size_t(first) * row_elements;
+  CudaMatrix from = *slice;
+  from.dtype = DType::kI8;
+  from.elements = static_cast<const int8_t*>(slice->elements) + at;
+  from.scales += at / kCudaGroupCols;
+  uint16_t* const to = context_.Reserve<uint16_t>(
+      widened_memory_, size_t(slice->num_rows) * row_elements * sizeof(uint16_t));
+  if (to == nullptr) return false;
+  slice->elements = to;
+  return context_.Check(context_.Kernels().widen({.weight = from, .to = to}, context_.Stream()),
+                        "widening weights");
 }
 
 void CudaGemm::Linear(const LinearArgs& args) {
   LSSAR_CHECK(args.x != args.out);
   if (!context_.IsOk() || args.num_rows == 0) return;
   const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
-  if (RunByLibrary(args, weight)) return;
-  RunKernels({.x = args.x,
-              .norm = NormOf(args.norm),
-              .num_rows = context_.PaddedRows(args.num_rows),
-              .to = {}},
-             {.x = {},
-              .weight = weight,
-              .bias = args.bias,
-              .activation = args.activation,
-              .multiply = args.multiply,
-              .scale = args.scale,
-              .residual = args.residual,
-              .out = args.out});
+  Run({.x = args.x,
+       .norm = NormOf(args.norm),
+       .num_rows = context_.PaddedRows(args.num_rows),
+       .to = {}},
+      {.x = {},
+       .weight = weight,
+       .bias = args.bias,
+       .activation = args.activation,
+       .multiply = args.multiply,
+       .scale = args.scale,
+       .residual = args.residual,
+       .out = args.out});
 }
 
 void CudaGemm::Logits(const LogitsArgs& args) {
@@ -146,12 +181,12 @@ void CudaGemm::Logits(const LogitsArgs& args) {
   const int32_t* const row_ids = CopyIds(args.row_ids);
   if (row_ids == nullptr) return;
   const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
-  RunKernels({.x = args.x,
-              .row_ids = row_ids,
-              .norm = NormOf(args.norm),
-              .num_rows = int(args.row_ids.size()),
-              .to = {}},
-             {.x = {}, .weight = weight, .softcap = args.softcap, .out = args.logits});
+  Run({.x = args.x,
+       .row_ids = row_ids,
+       .norm = NormOf(args.norm),
+       .num_rows = int(args.row_ids.size()),
+       .to = {}},
+      {.x = {}, .weight = weight, .softcap = args.softcap, .out = args.logits});
 }
 
 void CudaGemm::Norm(const NormArgs& args) {
@@ -170,8 +205,9 @@ void CudaGemm::Norm(const NormArgs& args) {
                  "a norm");
 }
 
-void CudaGemm::RunKernels(CudaSplitArgs rows, CudaLinearArgs gemm) {
+void CudaGemm::Run(const CudaSplitArgs& rows, CudaLinearArgs gemm) {
   gemm.num_rows = rows.num_rows;
+  if (RunByLibrary(rows, gemm)) return;
   const bool is_fused = gemm.weight.dtype != DType::kF32 && rows.num_rows <= kMaxFusedRows &&
                         gemm.weight.num_rows <= kMaxFusedCols &&
                         FusesWidth(rows.num_rows, gemm.weight.padded_cols);
@@ -181,8 +217,6 @@ void CudaGemm::RunKernels(CudaSplitArgs rows, CudaLinearArgs gemm) {
                    "a GEMM");
     return;
   }
-  ChooseTile(context_.Device(), &gemm);
-  rows.is_tiled = gemm.tile != CudaGemmTile::k16x8;
   if (!SplitRows(rows, gemm.weight)) return;
   gemm.x = split_rows_;
   context_.Check(context_.Kernels().linear(gemm, context_.Stream()), "a GEMM");

@@ -2,6 +2,7 @@
 #ifndef LSSAR_KERNELS_CUDA_CUDA_GEMM_H_
 #define LSSAR_KERNELS_CUDA_CUDA_GEMM_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,16 +19,12 @@
 
 namespace lssar {
 
-// Rows up to which a GEMM runs without tiles: its blocks read x again for each 8 columns.
-inline constexpr int kMaxRowsWithoutTiles = 8;
+// Rows of a GEMM that our own kernels compute although there is a library, at most: they read the
+// weights once, which bounds it. With more rows, their blocks read x too often.
+inline constexpr int kMaxOwnRows = 8;
 
-// Sets the tile and the cluster of a GEMM of num_rows rows: large tiles read less, but enough of
-// them must fill the device.
-void ChooseTile(const CudaDevice& device, CudaLinearArgs* gemm);
-
-// Rows from which a GEMM may go to the library. With fewer, our own kernels are bound by memory,
-// and graphs of decode steps hold them.
-inline constexpr int kMinLibraryRows = kMaxBucketRows + 1;
+// int8 weights are widened for the library in slices of so many bytes, at most.
+inline constexpr size_t kMaxWidenedBytes = size_t{64} << 20;
 
 inline CudaNorm NormOf(const NormView& norm) {
   return {.kind = norm.kind, .weight = norm.weight, .bias = norm.bias, .epsilon = norm.epsilon};
@@ -37,14 +34,17 @@ class CudaGemm {
  public:
   // `library`: for GEMMs of many rows; null: our own kernels run all GEMMs.
   // log: of the choice for each shape; null: none.
-  CudaGemm(CudaContext& context, std::unique_ptr<GemmLibrary> library,
+  CudaGemm(CudaContext& context, std::unique_ptr<GemmLibrary> library, size_t max_widened_bytes,
            std::function<void(std::string_view)> log)
       : context_(context),
         library_(std::move(library)),
+        max_widened_bytes_(max_widened_bytes),
         log_(std::move(log)),
         rows_memory_(context.Driver()),
         ids_memory_(context.Driver()),
-        library_memory_(context.Driver()) {}
+        library_memory_(context.Driver()),
+        sums_memory_(context.Driver()),
+        widened_memory_(context.Driver()) {}
 
   // Reserves the library's workspace.
   absl::Status ReserveWorkspace();
@@ -60,20 +60,29 @@ class CudaGemm {
   // Applies the norm to x, or to selected rows of it, and splits the result into parts for a GEMM
   // with `weight`. False: an error.
   bool SplitRows(CudaSplitArgs args, const CudaMatrix& weight);
-  // SplitRows, then the GEMM by our own kernels.
-  void RunKernels(CudaSplitArgs rows, CudaLinearArgs gemm);
+  // The GEMM of `rows`, by the library or by our own kernels.
+  void Run(const CudaSplitArgs& rows, CudaLinearArgs gemm);
 
   // False: our own kernels have to run the GEMM.
-  bool RunByLibrary(const LinearArgs& args, const CudaMatrix& weight);
+  bool RunByLibrary(CudaSplitArgs rows, const CudaLinearArgs& gemm);
+  // What the library computes of `gemm`, for a slice of the weights' rows that begins at `first`.
+  LibraryGemmArgs SliceOf(const CudaLinearArgs& gemm, int first, bool with_epilogue) const;
+  // Rows of a slice: all, or as many int8 weights as are widened at a time.
+  int SliceRows(const CudaMatrix& weight) const;
+  // Makes the slice's int8 weights fp16. False: an error.
+  bool WidenSlice(int first, CudaMatrix* slice);
+  // Whether the library runs all slices.
+  bool IsSupported(const CudaLinearArgs& gemm, bool with_epilogue);
   // Logs the sentence, once for the shape.
-  void LogChoice(const LinearArgs& args, const CudaMatrix& weight, const std::string& choice);
+  void LogChoice(const CudaLinearArgs& gemm, const std::string& choice);
 
   CudaContext& context_;
   const std::unique_ptr<GemmLibrary> library_;
+  const size_t max_widened_bytes_;
   const std::function<void(std::string_view)> log_;
   std::set<std::string> logged_;
   CudaSplitRows split_rows_;
-  Workspace rows_memory_, ids_memory_, library_memory_;
+  Workspace rows_memory_, ids_memory_, library_memory_, sums_memory_, widened_memory_;
 };
 
 }  // namespace lssar

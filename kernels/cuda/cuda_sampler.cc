@@ -23,6 +23,15 @@ CudaSampleIds CudaSampler::AddIds(std::span<const int32_t> ids) {
   return {.first = first, .count = int32_t(ids.size())};
 }
 
+CudaSampleIds CudaSampler::AddMask(std::span<const uint32_t> mask) {
+  const int32_t first = int32_t(ids_.size());
+  for (size_t i = 0; i < mask.size(); i += 2) {
+    ids_.push_back(
+        {.id = std::bit_cast<int32_t>(mask[i]), .value = i + 1 < mask.size() ? mask[i + 1] : 0});
+  }
+  return {.first = first, .count = int32_t(ids_.size()) - first};
+}
+
 CudaSampleRow CudaSampler::DescribeDraw(const SampleRequest& row, int num_adjusted) {
   const SamplingParams& params = *row.params;
   CudaSampleRow to{.draw = DrawFor(params.seed, uint32_t(row.choice), uint64_t(row.position)),
@@ -33,9 +42,11 @@ CudaSampleRow CudaSampler::DescribeDraw(const SampleRequest& row, int num_adjust
                    .banned = {},
                    .allowed = {},
                    .biases = {},
-                   .counts = {}};
-  if (!params.AdjustsLogits()) return to;
+                   .counts = {},
+                   .mask = {}};
+  if (!params.AdjustsLogits() && row.mask.empty()) return to;
   to.scores_row = num_adjusted;
+  to.mask = AddMask(row.mask);
   to.banned = AddIds(params.banned_ids);
   to.allowed = AddIds(params.allowed_ids);
   to.biases.first = int32_t(ids_.size());
@@ -62,9 +73,10 @@ int CudaSampler::DescribeRows(const SampleArgs& args) {
   for (const SampleRequest& row : args.rows) {
     LSSAR_CHECK(row.target < args.vocab && row.num_logprobs <= args.vocab);
     LSSAR_CHECK(row.num_logprobs <= kMaxTopLogprobs);
-    rows_.push_back(row.target >= 0
-                        ? CudaSampleRow{.banned = {}, .allowed = {}, .biases = {}, .counts = {}}
-                        : DescribeDraw(row, num_adjusted));
+    rows_.push_back(
+        row.target >= 0
+            ? CudaSampleRow{.banned = {}, .allowed = {}, .biases = {}, .counts = {}, .mask = {}}
+            : DescribeDraw(row, num_adjusted));
     rows_.back().target = row.target;
     rows_.back().num_logprobs = row.num_logprobs;
     num_adjusted += rows_.back().scores_row >= 0;

@@ -42,6 +42,7 @@ class CudaSampler {
   int DescribeRows(const SampleArgs& args);
   CudaSampleRow DescribeDraw(const SampleRequest& row, int num_adjusted);
   CudaSampleIds AddIds(std::span<const int32_t> ids);
+  CudaSampleIds AddMask(std::span<const uint32_t> mask);
   // Copies rows_ and ids_ to the device. Null: an error.
   unsigned char* CopyRows();
   static void Unpack(const Call& call, const void* results);

@@ -35,11 +35,12 @@ struct WarpMemory {
 
   static constexpr int kBarriers = 0;  // [kStages], 8 bytes each
   static constexpr int kSurvivors = kBarriers + kStages * 8;
-  static constexpr int kWide = kSurvivors + 96;
+  static constexpr int kGathered = kSurvivors + kCudaSplitKeys / 8;
+  static constexpr int kWide = kGathered + kCudaSplitKeys;
   static constexpr int kStage = kWide + kWideBytes;
   static constexpr int kWeights =
       (kStage + kStages * LargerOf(kKeyStageBytes, kValueStageBytes) + 127) / 128 * 128;
-  static_assert(kSurvivors + kCudaSplitKeys / 8 <= kWide && kHeadWeightBytes % 128 == 0);
+  static_assert(kCudaSplitKeys <= 256 && kWide % 16 == 0 && kHeadWeightBytes % 128 == 0);
   static constexpr int NumBytes(int num_heads) {
     return kWeights + num_heads * int(kHeadWeightBytes);
   }
@@ -53,10 +54,12 @@ struct WarpMemory {
   LSSAR_DEVICE unsigned* Survivors() const {
     return reinterpret_cast<unsigned*>(base + kSurvivors);
   }
-  LSSAR_DEVICE unsigned SurvivorsOf(int group) const {
-    return Survivors()[group / 2] >> (group % 2 * kGroupKeys);
+  LSSAR_DEVICE bool Survives(int key) const {
+    return (Survivors()[key / kWarpThreads] >> (key % kWarpThreads) & 1) != 0;
   }
-  // fp16
+  // Keys of the split whose values are gathered, in order.
+  LSSAR_DEVICE unsigned char* Gathered() const { return base + kGathered; }
+  // fp16; of all keys, later of those that are gathered, with zeros after the last.
   LSSAR_DEVICE uint16_t* Weights(int head) const {
     return reinterpret_cast<uint16_t*>(base + kWeights) + head * kCudaSplitKeys;
   }
@@ -298,44 +301,73 @@ LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const HeadQueries<E, 
   SyncWarp();
 }
 
-// Starts copies of the values of one group that have a non-zero weight, and of the group's scales.
-// Other values become zeros. A group lies in one page, so its addresses need one look-up.
+// Lists the keys of a split whose values are gathered, and moves their weights to the places of the
+// list. Survivors alone if `compacts`; otherwise all keys of groups of 16 that hold one, as prefill
+// adds them. Returns how many there are.
+template <typename E, int kDim>
+LSSAR_DEVICE int ListGathered(const WarpMemory<E, kDim>& memory, int num_heads, bool compacts) {
+  const int lane = LaneIdx();
+  int count = 0;
+  LSSAR_UNROLL
+  for (int i = 0; i < kKeysOfLane; ++i) {
+    unsigned listed = memory.Survivors()[i];
+    if (!compacts) {
+      listed = ((listed & 0xFFFF) != 0 ? 0xFFFFu : 0) | ((listed >> 16) != 0 ? 0xFFFF0000u : 0);
+    }
+    if ((listed >> lane & 1) != 0) {
+      memory.Gathered()[count + CountBits(listed & ((1u << lane) - 1))] =
+          static_cast<unsigned char>(i * kWarpThreads + lane);
+    }
+    count += CountBits(listed);
+  }
+  SyncWarp();
+  for (int head = 0; head < num_heads; ++head) {
+    uint16_t* const weights = memory.Weights(head);
+    // A weight moves down or stays, so those of later rounds are still in their places.
+    for (int first = 0; first < count; first += kWarpThreads) {
+      const int at = first + lane;
+      const uint16_t bits = at < count ? weights[memory.Gathered()[at]] : uint16_t{0};
+      SyncWarp();
+      weights[at] = bits;
+      SyncWarp();
+    }
+  }
+  return count;
+}
+
+// Starts copies of the values of 16 listed keys, and of their scales. Values without a weight, and
+// places after the last key, become zeros.
 template <typename E, int kDim>
 LSSAR_DEVICE void GatherGroup(const RowWork<E, kDim>& work, const WarpMemory<E, kDim>& memory,
-                              int first_key, int group, int stage) {
+                              int first_key, int group, int count, int stage) {
   using Memory = WarpMemory<E, kDim>;
   constexpr int kPieces = Memory::kRowBytes / 16;
-  const int group_key = first_key + group * kGroupKeys;
-  const size_t block = work.pages.BlockAt(group_key);
-  const unsigned char* const values = work.pages.ValueIn(block, group_key);
-  const unsigned survivors = memory.SurvivorsOf(group);
+  const auto key_at = [&](int at) { return int(memory.Gathered()[at < count ? at : 0]); };
+  const auto survives = [&](int at, int key) { return at < count && memory.Survives(key); };
   LSSAR_UNROLL
   for (int i = LaneIdx(); i < kGroupKeys * kPieces; i += kWarpThreads) {
-    const int at = i / kPieces, piece = i % kPieces;
-    const bool survives = (survivors >> at & 1) != 0;
-    CopyAsync16(memory.ValueStage(stage) + at * Memory::kValueStride + piece * 16,
-                values + at * Memory::kRowBytes + piece * 16, survives);
+    const int at = group * kGroupKeys + i / kPieces, piece = i % kPieces;
+    const int key = key_at(at);
+    CopyAsync16(memory.ValueStage(stage) + i / kPieces * Memory::kValueStride + piece * 16,
+                work.pages.Value(first_key + key) + piece * 16, survives(at, key));
   }
   if constexpr (E::kHasScales) {
-    if (LaneIdx() >= kGroupKeys / 4) return;
-    CopyAsync16(memory.ValueScales(stage) + 4 * LaneIdx(),
-                work.pages.ValueScaleIn(block, group_key) + 4 * LaneIdx(), true);
+    if (LaneIdx() >= kGroupKeys) return;
+    const int at = group * kGroupKeys + LaneIdx(), key = key_at(at);
+    CopyAsync4(memory.ValueScales(stage) + LaneIdx(), work.pages.ValueScale(first_key + key),
+               survives(at, key));
   }
 }
 
-// Converts the int8 values of a stage to fp16, the element type of the MMA. A value with weight
-// zero becomes zero: its scale may be anything, NaN included.
+// Converts the int8 values of a stage to fp16, the element type of the MMA.
 template <typename E, int kDim>
-LSSAR_DEVICE void WidenGroup(const WarpMemory<E, kDim>& memory, int group, int stage) {
+LSSAR_DEVICE void WidenGroup(const WarpMemory<E, kDim>& memory, int stage) {
   using Memory = WarpMemory<E, kDim>;
-  const unsigned survivors = memory.SurvivorsOf(group);
   LSSAR_UNROLL
   for (int i = LaneIdx(); i < kGroupKeys * kDim / 4; i += kWarpThreads) {
     const int at = i / (kDim / 4), dim = i % (kDim / 4) * 4;
-    const bool survives = (survivors >> at & 1) != 0;
-    const float scale = survives ? memory.ValueScales(stage)[at] : 0.0f;
-    *reinterpret_cast<Bits64*>(memory.Wide() + at * Memory::kWideStride + dim * 2) =
-        E::Scale4(memory.ValueStage(stage) + at * Memory::kValueStride + dim, scale);
+    *reinterpret_cast<Bits64*>(memory.Wide() + at * Memory::kWideStride + dim * 2) = E::Scale4(
+        memory.ValueStage(stage) + at * Memory::kValueStride + dim, memory.ValueScales(stage)[at]);
   }
   SyncWarp();
 }
@@ -366,7 +398,6 @@ LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const WeightRule& rule
   const int first = split * kCudaSplitKeys;
   const int num_heads = kGrouped ? work.num_heads : 1;
   int num_read = 0;
-  unsigned groups = 0;  // bit i: group i has a non-zero weight
   for (int head = 0; head < num_heads; ++head) {
     const WeightRule of_head = kGrouped ? RuleOfLane(rule, head) : rule;
     for (int i = 0; i < kKeysOfLane; ++i) {
@@ -379,8 +410,6 @@ LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const WeightRule& rule
       memory.Weights(head)[at] = bits;
       const unsigned survivors = Ballot(bits != 0);
       num_read += CountBits(survivors);
-      groups |= ((survivors & 0xFFFF) != 0 ? 1u : 0u) << (2 * i);
-      groups |= ((survivors >> 16) != 0 ? 1u : 0u) << (2 * i + 1);
       if (lane == 0) {
         memory.Survivors()[i] = head == 0 ? survivors : memory.Survivors()[i] | survivors;
       }
@@ -390,27 +419,27 @@ LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const WeightRule& rule
 
   ValueSums<E, kDim> sums;
   sums.Clear();
-  unsigned to_gather = groups;
+  const int count = ListGathered(memory, num_heads, work.args.compacts_values);
+  const int num_groups = (count + kGroupKeys - 1) / kGroupKeys;
   int num_gathered = 0;
   const auto gather_next = [&] {
-    if (to_gather != 0) {
-      GatherGroup(work, memory, first, LowestBit(to_gather), num_gathered % Memory::kStages);
-      to_gather &= to_gather - 1;
+    if (num_gathered < num_groups) {
+      GatherGroup(work, memory, first, num_gathered, count, num_gathered % Memory::kStages);
     }
     ++num_gathered;
     CpAsyncCommitGroup();
   };
   for (int i = 0; i < Memory::kStages - 1; ++i) gather_next();
-  for (int stage = 0; groups != 0; groups &= groups - 1, stage = (stage + 1) % Memory::kStages) {
+  for (int group = 0; group < num_groups; ++group) {
     gather_next();
     WaitForCopyGroups<Memory::kStages - 1>();
     SyncWarp();
-    const int group = LowestBit(groups);
+    const int stage = group % Memory::kStages;
     unsigned a[4];
     LoadWeights(memory, num_heads, group, a);
     // Every value of a single head is one that it attends to.
     if constexpr (E::kHasScales) {
-      WidenGroup(memory, group, stage);
+      WidenGroup(memory, stage);
       sums.template Add<kGrouped>(a, memory.Wide(), Memory::kWideStride);
     } else {
       sums.template Add<kGrouped>(a, memory.ValueStage(stage), Memory::kValueStride);

@@ -1,7 +1,7 @@
 // Embed, norms and GEMMs of few rows. An output element is the sum of kGemmChains chains of MMAs,
-// each over its part of the columns in rising order; the chains are added in order. GEMMs of many
-// rows (gemm_tile.cu) do the same, so the bits of an output row depend on that row alone, not on
-// the number of rows.
+// each over its part of the columns in rising order; the chains are added in order. So the bits of
+// an output row depend on that row alone, not on the number of rows. A library computes GEMMs of
+// many rows, whose operands and epilogues are made here too.
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/gemm_epilogue.cuh"
 #include "kernels/cuda/kernel_table.cuh"
@@ -119,15 +119,8 @@ SplitRows(LSSAR_ARGS(CudaSplitArgs) args) {
   const int row = BlockX();
   auto* const parts = static_cast<uint16_t*>(args.to.parts);
   const size_t width = size_t(args.padded_width);
-  const size_t num_blocks = size_t(NumRowBlocks(args.num_rows));
   SplitRow<E>(args, row, SharedSums(), args.to.inverse + row, [&](int part, int i) {
-    if (!args.is_tiled) {
-      return parts + (size_t(part) * size_t(args.num_rows) + size_t(row)) * width + size_t(i);
-    }
-    const size_t row_block = size_t(part) * num_blocks + size_t(row / kBlockRows);
-    return parts + row_block * kBlockRows * width +
-           size_t(i / kBlockCols * (kBlockRows * kBlockCols) +
-                  AtInBlock(row % kBlockRows, i % kBlockCols));
+    return parts + (size_t(part) * size_t(args.num_rows) + size_t(row)) * width + size_t(i);
   });
 }
 
@@ -362,6 +355,41 @@ LinearF32(LSSAR_ARGS(CudaLinearArgs) args) {
   element.Store(args, own);
 }
 
+// A thread computes an element.
+LSSAR_KERNEL(kThreads) Epilogue(LSSAR_ARGS(CudaEpilogueArgs) args) {
+  WaitForPreviousKernel();
+  const int row = BlockY(), col = BlockX() * kThreads + ThreadIdx();
+  if (col >= args.linear.weight.num_rows) return;
+  OutputElement element;
+  element.Load(args.linear, nullptr, row, col);
+  element.Store(args.linear,
+                args.sums[size_t(row) * size_t(args.linear.weight.num_rows) + size_t(col)]);
+}
+
+// A block widens a row; a thread 16 elements at a time.
+LSSAR_KERNEL(kThreads) Widen(LSSAR_ARGS(CudaWidenArgs) args) {
+  WaitForPreviousKernel();
+  const int width = args.weight.padded_cols;
+  const size_t first = size_t(BlockX()) * size_t(width);
+  for (int col = ThreadIdx() * 16; col < width; col += kThreads * 16) {
+    const size_t at = first + size_t(col);
+    const auto* from = static_cast<const unsigned char*>(args.weight.elements) + at;
+    const Bits128 bytes = *reinterpret_cast<const Bits128*>(from);
+    const float scale = args.weight.scales[at / kCudaGroupCols];
+    LSSAR_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      Bits128 wide;
+      LSSAR_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int element = half * 8 + i * 2;
+        wide.x[i] = F16Pair(scale * I8Element::Element(bytes, element),
+                            scale * I8Element::Element(bytes, element + 1));
+      }
+      *reinterpret_cast<Bits128*>(args.to + at + half * 8) = wide;
+    }
+  }
+}
+
 template <int kRows, int kCols>
 int StartLinearF32(const CudaLinearArgs& args, void* stream) {
   constexpr int kColsOfBlock = kWarps * kCols;
@@ -396,8 +424,7 @@ LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
         x = float(static_cast<const int8_t*>(args.table.elements)[at]) *
             args.table.scales[at / kCudaGroupCols];
         break;
-      case DType::kI4:
-      case DType::kFx16: break;  // PackOnDevice refuses them
+      default: break;  // PackOnDevice refuses it
     }
     out[col] = x;
   }
@@ -444,14 +471,11 @@ int StartSplitRows(const CudaSplitArgs& args, void* stream) {
 }
 
 int StartLinear(const CudaLinearArgs& args, void* stream) {
-  if (args.tile != CudaGemmTile::k16x8) return StartTiledLinear(args, stream);
   switch (args.weight.dtype) {
     case DType::kF16: return StartLinearOf<F16Element>(args, stream);
     case DType::kBF16: return StartLinearOf<Bf16Element>(args, stream);
     case DType::kI8: return StartLinearOf<I8Element>(args, stream);
-    case DType::kF32:
-    case DType::kI4:
-    case DType::kFx16: break;
+    default: break;
   }
   return args.num_rows <= 2 ? StartLinearF32<1, 1>(args, stream)
                             : StartLinearF32<8, 2>(args, stream);
@@ -462,11 +486,23 @@ int StartFusedLinear(const CudaFusedLinearArgs& args, void* stream) {
     case DType::kF16: return StartFusedLinearOf<F16Element>(args, stream);
     case DType::kBF16: return StartFusedLinearOf<Bf16Element>(args, stream);
     case DType::kI8: return StartFusedLinearOf<I8Element>(args, stream);
-    case DType::kF32:
-    case DType::kI4:
-    case DType::kFx16: break;
+    default: break;
   }
   return kInvalidValue;
+}
+
+int StartEpilogue(const CudaEpilogueArgs& args, void* stream) {
+  return Launch({.num_blocks_x = (args.linear.weight.num_rows + kThreads - 1) / kThreads,
+                 .num_blocks_y = args.linear.num_rows,
+                 .num_threads = kThreads,
+                 .overlaps_previous = true},
+                stream, &Epilogue, args);
+}
+
+int StartWiden(const CudaWidenArgs& args, void* stream) {
+  return Launch(
+      {.num_blocks_x = args.weight.num_rows, .num_threads = kThreads, .overlaps_previous = true},
+      stream, &Widen, args);
 }
 
 int StartNorm(const CudaNormArgs& args, void* stream) {

@@ -94,13 +94,12 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateOnDevice(CudaDriver& driver, siz
 }
 
 absl::StatusOr<void*> Workspace::Reserve(size_t num_bytes) {
-  if (buffer_ == nullptr || buffer_->NumBytes() < num_bytes) {
-    // Freed first. Free waits for the kernels that use it.
-    const size_t twice = 2 * NumBytes();
-    buffer_.reset();
-    ASSIGN_OR_RETURN(buffer_, AllocateOnDevice(driver_, std::max(num_bytes, twice)));
+  if (buffers_.empty() || NumBytes() < num_bytes) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Buffer> larger,
+                     AllocateOnDevice(driver_, std::max(num_bytes, 2 * NumBytes())));
+    buffers_.push_back(std::move(larger));
   }
-  return buffer_->Address();
+  return Address();
 }
 
 PinnedMemory::~PinnedMemory() {
@@ -123,9 +122,9 @@ absl::StatusOr<void*> PinnedMemory::Reserve(size_t num_bytes) {
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackOnDevice(CudaDriver& driver,
                                                            const MatrixView& view, DType stored) {
   RETURN_IF_ERROR(CheckPack(view));
-  if (stored == DType::kI4) {
-    return absl::UnimplementedError(
-        "cuda does not compute int4 weights; use int8 (--dtype int8), or the cpu device");
+  if (!IsFloat(stored) && stored != DType::kI8) {
+    return absl::UnimplementedError(StrCat("cuda does not compute ", NameOf(stored),
+                                           " weights; use int8 (--dtype int8), or the cpu device"));
   }
   const size_t num_rows = size_t(view.num_rows);
   const size_t num_cols = size_t(view.num_cols);

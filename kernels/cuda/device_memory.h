@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,19 +19,20 @@ namespace lssar {
 // Errors    RESOURCE_EXHAUSTED: the device has less memory free
 absl::StatusOr<std::unique_ptr<Buffer>> AllocateOnDevice(CudaDriver& driver, size_t num_bytes);
 
-// Device memory that grows, at least twofold, to the largest size reserved so far.
+// Device memory that grows, at least twofold, to the largest size reserved so far. What it has
+// outgrown is kept, at most as much again: graphs hold its address.
 class Workspace {
  public:
   explicit Workspace(CudaDriver& driver) : driver_(driver) {}
 
   // At least num_bytes. Zeroed after growth, unchanged otherwise.
   absl::StatusOr<void*> Reserve(size_t num_bytes);
-  void* Address() const { return buffer_ == nullptr ? nullptr : buffer_->Address(); }
-  size_t NumBytes() const { return buffer_ == nullptr ? 0 : buffer_->NumBytes(); }
+  void* Address() const { return buffers_.empty() ? nullptr : buffers_.back()->Address(); }
+  size_t NumBytes() const { return buffers_.empty() ? 0 : buffers_.back()->NumBytes(); }
 
  private:
   CudaDriver& driver_;
-  std::unique_ptr<Buffer> buffer_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;  // the last one is in use
 };
 
 // The same in pinned host memory. Growth loses its contents and does not zero.

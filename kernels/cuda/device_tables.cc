@@ -29,7 +29,7 @@ CudaPlanSetup DeviceTables::SetupFor(const KvLayout& layout) const {
   return {.num_heads = layout.num_kv_heads,
           .page_size = layout.page_size,
           .num_multiprocessors = context_.Device().num_multiprocessors,
-          .has_clusters = context_.Device().HasClusters()};
+          .has_clusters = context_.Device().has_clusters};
 }
 
 bool DeviceTables::Holds(const RaggedBatch& rows, const CudaPlanSetup& setup) const {

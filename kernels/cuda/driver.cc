@@ -9,8 +9,66 @@ namespace lssar {
 namespace {
 
 constexpr int kOldestComputeCapability = 80;
+constexpr int kOldestWithClusters = 90;
 
 std::string Version(int version) { return StrCat(version / 1000, ".", version % 1000 / 10); }
+
+// "NVIDIA H100, compute capability 9.0".
+std::string NameOf(const CudaDevice& device) {
+  return StrCat(device.name, ", compute capability ", device.compute_capability / 10, ".",
+                device.compute_capability % 10);
+}
+
+absl::Status NoSuchDevice(CudaDriver& driver, int device_idx, int count) {
+  std::string sentence = StrCat("CUDA device ", device_idx, " does not exist: this machine has ",
+                                count, ", numbered from 0");
+  CudaDevice first;
+  if (driver.Describe(0, first) == kCudaSuccess && first.IsMigSlice()) {
+    sentence += StrCat("; a process sees one MIG slice, here ", first.name,
+                       ": choose it by CUDA_VISIBLE_DEVICES");
+  }
+  return absl::InvalidArgumentError(sentence);
+}
+
+// Whether `device` suffices for this build.
+absl::Status CheckDevice(const CudaDevice& device) {
+  if (device.driver_version < device.runtime_version / 1000 * 1000) {
+    return absl::FailedPreconditionError(
+        StrCat("the NVIDIA driver supports CUDA ", Version(device.driver_version),
+               ", this build needs ", device.runtime_version / 1000, ".0 or later"));
+  }
+  if (device.compute_capability < kOldestComputeCapability) {
+    return absl::FailedPreconditionError(
+        StrCat(device.name, " has compute capability ", device.compute_capability / 10, ".",
+               device.compute_capability % 10, "; this build needs 8.0 or later"));
+  }
+  return absl::OkStatus();
+}
+
+// The status of the first launch.
+absl::Status LaunchStatus(const CudaDriver& driver, int code, const CudaDevice& device) {
+  switch (code) {
+    case kCudaNoKernelForDevice:
+      return absl::FailedPreconditionError(
+          StrCat("this build has no kernels for ", NameOf(device),
+                 ": add it to LSSAR_CUDA_ARCHITECTURES and build again"));
+    case kCudaJitCompilerNotFound:
+    case kCudaUnsupportedPtxVersion:
+    case kCudaJitCompilationDisabled:
+      return absl::FailedPreconditionError(StrCat(
+          "the NVIDIA driver, of CUDA ", Version(device.driver_version),
+          ", does not compile this build's kernels, of CUDA ", Version(device.runtime_version),
+          ", for ", NameOf(device), " (", driver.ErrorText(code),
+          "): update the driver, or add the device to LSSAR_CUDA_ARCHITECTURES and build "
+          "again"));
+    default: return CudaStatus(driver, code, "the first kernel");
+  }
+}
+
+bool IsUnplaceable(int code) {
+  return code == kCudaInvalidClusterSize || code == kCudaLaunchOutOfResources ||
+         code == kCudaInvalidConfiguration;
+}
 
 }  // namespace
 
@@ -59,34 +117,27 @@ absl::StatusOr<CudaDevice> OpenCudaDevice(CudaDriver& driver, int device_idx) {
                driver.ErrorText(counted)));
   }
   if (counted == kCudaNoDevice || (counted == kCudaSuccess && count == 0)) {
-    return absl::FailedPreconditionError("no CUDA device is visible to this process");
+    return absl::FailedPreconditionError(
+        "no CUDA device is visible to this process: CUDA_VISIBLE_DEVICES hides them, or a GPU in "
+        "MIG "
+        "mode has no slice");
   }
   if (counted != kCudaSuccess) return CudaStatus(driver, counted, "counting the CUDA devices");
   if (device_idx < 0 || device_idx >= count) {
-    return absl::InvalidArgumentError(StrCat("CUDA device ", device_idx,
-                                             " does not exist: this machine has ", count,
-                                             ", numbered from 0"));
+    return NoSuchDevice(driver, device_idx, count);
   }
   CudaDevice device;
-  const int opened = driver.Open(device_idx, device);
-  if (opened != kCudaSuccess) {
-    return CudaStatus(driver, opened, StrCat("opening CUDA device ", device_idx));
-  }
-  if (device.driver_version < device.runtime_version / 1000 * 1000) {
-    return absl::FailedPreconditionError(
-        StrCat("the NVIDIA driver supports CUDA ", Version(device.driver_version),
-               ", this build needs ", device.runtime_version / 1000, ".0 or later"));
-  }
-  if (device.compute_capability < kOldestComputeCapability) {
-    return absl::FailedPreconditionError(
-        StrCat(device.name, " has compute capability ", device.compute_capability / 10, ".",
-               device.compute_capability % 10, "; this build needs 8.0 or later"));
-  }
+  RETURN_IF_ERROR(CudaStatus(driver, driver.Describe(device_idx, device),
+                             StrCat("reading the properties of CUDA device ", device_idx)));
+  RETURN_IF_ERROR(CheckDevice(device));
+  device.has_clusters = device.compute_capability >= kOldestWithClusters &&
+                        device.shared_bytes_of_block >= kClusterSharedBytes;
+  RETURN_IF_ERROR(
+      CudaStatus(driver, driver.Open(device_idx), StrCat("opening CUDA device ", device_idx)));
   return device;
 }
 
-absl::Status ProbeCudaDevice(CudaDriver& driver, const CudaKernels& kernels,
-                             const CudaDevice& device) {
+absl::Status ProbeCudaDevice(CudaDriver& driver, const CudaKernels& kernels, CudaDevice* device) {
   constexpr float kWhole[kProbeValues] = {0, 1, -1, 7, -24, 30, -100, 100};
   void* memory = nullptr;
   RETURN_IF_ERROR(CudaStatus(driver, driver.Allocate(sizeof(CudaProbed) * kProbeValues, memory),
@@ -97,20 +148,27 @@ absl::Status ProbeCudaDevice(CudaDriver& driver, const CudaKernels& kernels,
     args.power[i] = std::exp2(kWhole[i]);
   }
   CudaProbed probed[kProbeValues];
-  int code = kernels.probe(args, driver.Stream());
-  if (code == kCudaSuccess) code = driver.CopyOut(probed, memory, sizeof(probed));
-  driver.Free(memory);
-  if (code == kCudaNoKernelForDevice) {
-    return absl::FailedPreconditionError(
-        StrCat("this build has no kernels for ", device.name, ", compute capability ",
-               device.compute_capability / 10, ".", device.compute_capability % 10,
-               ": add it to LSSAR_CUDA_ARCHITECTURES and build again"));
+  const auto run = [&] {
+    const int code = kernels.probe(args, driver.Stream());
+    return code != kCudaSuccess ? code : driver.CopyOut(probed, memory, sizeof(probed));
+  };
+  int code = run();
+  if (code == kCudaSuccess && !probed[0].has_clusters) device->has_clusters = false;
+  if (code == kCudaSuccess && device->has_clusters) {
+    args.cluster_blocks = kMostClusterBlocks;
+    args.shared_bytes = kClusterSharedBytes;
+    code = run();
+    if (IsUnplaceable(code)) {
+      device->has_clusters = false;
+      code = kCudaSuccess;
+    }
   }
-  RETURN_IF_ERROR(CudaStatus(driver, code, "the first kernel"));
+  driver.Free(memory);
+  RETURN_IF_ERROR(LaunchStatus(driver, code, *device));
   for (int i = 0; i < kProbeValues; ++i) {
     if (probed[i].power == args.power[i] && probed[i].log == args.whole[i]) continue;
     return absl::FailedPreconditionError(
-        StrCat(device.name, " computes 2^", kWhole[i], " as ", probed[i].power, " and log2(",
+        StrCat(device->name, " computes 2^", kWhole[i], " as ", probed[i].power, " and log2(",
                args.power[i], ") as ", probed[i].log, "; the kernels need exact results there"));
   }
   return absl::OkStatus();

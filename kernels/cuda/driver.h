@@ -18,13 +18,19 @@ namespace lssar {
 inline constexpr int kCudaSuccess = 0;
 inline constexpr int kCudaInvalidValue = 1;
 inline constexpr int kCudaOutOfMemory = 2;
+inline constexpr int kCudaInvalidConfiguration = 9;
 inline constexpr int kCudaDriverTooOld = 35;
 inline constexpr int kCudaNoDevice = 100;
 inline constexpr int kCudaInvalidDevice = 101;
 inline constexpr int kCudaNoKernelForDevice = 209;
+inline constexpr int kCudaJitCompilerNotFound = 221;
+inline constexpr int kCudaUnsupportedPtxVersion = 222;
+inline constexpr int kCudaJitCompilationDisabled = 223;
+inline constexpr int kCudaLaunchOutOfResources = 701;
 inline constexpr int kCudaLaunchFailure = 719;
 inline constexpr int kCudaCaptureUnsupported = 900;
 inline constexpr int kCudaCaptureInvalidated = 901;
+inline constexpr int kCudaInvalidClusterSize = 912;
 
 struct CudaDevice {
   std::string name;
@@ -34,7 +40,12 @@ struct CudaDevice {
   size_t shared_bytes_of_block = 0;  // at most
   int driver_version = 0;   // CUDA version that the driver supports: 1000 * major + 10 * minor
   int runtime_version = 0;  // CUDA version of this build
-  bool HasClusters() const { return compute_capability >= 90; }
+  // Decode attention runs in clusters of kMostClusterBlocks blocks. Set by OpenCudaDevice, cleared
+  // by ProbeCudaDevice.
+  bool has_clusters = false;
+
+  // A part of a GPU: the driver adds "MIG 1g.10gb" to the name.
+  bool IsMigSlice() const { return name.find(" MIG ") != std::string::npos; }
 };
 
 // Calls return a code of cudaError_t. All work runs in order on one stream.
@@ -43,8 +54,10 @@ class CudaDriver {
   virtual ~CudaDriver() = default;
 
   virtual int CountDevices(int& count) = 0;
+  // The device's properties, has_clusters excepted. Allocates nothing on it.
+  virtual int Describe(int device_idx, CudaDevice& device) = 0;
   // Selects the device of all further calls and makes its stream.
-  virtual int Open(int device_idx, CudaDevice& device) = 0;
+  virtual int Open(int device_idx) = 0;
   virtual void* Stream() const = 0;
 
   virtual int Allocate(size_t num_bytes, void*& address) = 0;  // 256-byte aligned
@@ -110,16 +123,17 @@ absl::Status CudaStatus(const CudaDriver& driver, int code, const std::string& d
 // memory error.
 bool IsStickyCudaError(int code);
 
-// Opens device `device_idx`.
+// Opens device `device_idx`, if its properties fit.
 // Errors  FAILED_PRECONDITION: no driver or device, a driver too old for this build, a device older
 //         than sm_80; INVALID_ARGUMENT: no device of that index
 absl::StatusOr<CudaDevice> OpenCudaDevice(CudaDriver& driver, int device_idx);
 
-// Runs a first kernel (probe.cu) on the open device, and checks its results.
-// Errors  FAILED_PRECONDITION: this build has no code for the device; its ex2 or lg2 is not exact
-//         at whole numbers
-absl::Status ProbeCudaDevice(CudaDriver& driver, const CudaKernels& kernels,
-                             const CudaDevice& device);
+// Runs a first kernel (probe.cu) on the open device, and checks its results; then in a cluster with
+// the most shared memory. Where the device does not place that (a small MIG slice), or this build's
+// code for it has no clusters, device->has_clusters becomes false.
+// Errors  FAILED_PRECONDITION: this build has no code for the device, or PTX that its driver does
+//         not compile; its ex2 or lg2 is not exact at whole numbers
+absl::Status ProbeCudaDevice(CudaDriver& driver, const CudaKernels& kernels, CudaDevice* device);
 
 }  // namespace lssar
 

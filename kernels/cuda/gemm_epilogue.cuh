@@ -20,8 +20,7 @@ LSSAR_DEVICE float Activate(Activation activation, float x) {
   return x;
 }
 
-// One element of the result. Loading and storing are apart, so that a thread can load the operands
-// of several elements before it needs the first.
+// One element of the result.
 class OutputElement {
  public:
   // `inverse`: CudaSplitRows.

@@ -85,12 +85,16 @@ struct CudaAttentionArgs {
   int tile_rows = kTileRows;     // of a tile, at most: kTileRows or kWideTileRows
   bool has_wide_blocks = false;  // the device has CudaAttentionMemory::wide_prefill
   CudaScratch scratch;
-  AttentionKind kind = AttentionKind::kLssar;
-  // Of scores in units of log 2, besides ln(N): log2(e) ln(d), or log2(e) / sqrt(d) for softmax.
+  AttentionForm form = {.phi = Phi::kSoftplus, .reweights = true, .is_length_scaled = true};
+  // Of scores in units of log 2, besides ln(N): log2(e) ln(d), or log2(e) / sqrt(d) of a form that
+  // is not length-scaled.
   double score_unit = 0;
   float p = 15;
   unsigned whole_p = 15;  // p, or 0 where it has a fraction or is above 2^24
   float floor = 0;        // a u below it has a negligible power
+  // Decode adds up values 16 survivors at a time, wherever they are, not groups of 16 adjacent keys
+  // as prefill does: fewer MMAs, other last bits than prefill's.
+  bool compacts_values = false;
 };
 
 // NormView with every array present.
@@ -133,12 +137,8 @@ inline constexpr int kMaxRowParts = 2;
 
 // Rows of fp32 as the A operand of a GEMM (elements.cuh): parts of 16 bits, each row times a power
 // of two. For fp32 weights: the rows themselves, in fp32.
-//   plain  [part][num_rows][padded_width]
-//   tiled  [part][num_rows / 16, rounded up][padded_width / 32] blocks of 16 x 32, in which the
-//          registers of an MMA are adjacent (AtInBlock); rows after the last are undefined. The
-//          last part has memory for whole tiles of kMostTileRows rows
 struct CudaSplitRows {
-  void* parts = nullptr;
+  void* parts = nullptr;     // [part][num_rows][padded_width]
   float* inverse = nullptr;  // [num_rows]: of the power of two
 };
 
@@ -151,24 +151,8 @@ struct CudaSplitArgs {
   int padded_width = 0;
   DType dtype = DType::kF16;  // of the weights
   bool rounds = false;        // one part, rounded to the weights' type and not scaled; not fp32
-  bool is_tiled = false;      // not fp32
   CudaSplitRows to;
 };
-
-inline constexpr int kBlockRows = 16;
-inline constexpr int kBlockCols = 32;
-
-inline constexpr int kMostTileRows = 128;
-
-constexpr int NumRowBlocks(int num_rows) { return (num_rows + kBlockRows - 1) / kBlockRows; }
-
-// Where an element of a block of tiled rows is: [MMA][lane][register][2]. Thread t of a quad takes
-// 8 adjacent columns, 4 for each MMA (elements.cuh).
-constexpr int AtInBlock(int row, int col) {
-  const int lane = row % 8 * 4 + col / 8;
-  const int mma = col / 4 % 2, reg = col / 2 % 2 * 2 + row / 8;
-  return (mma * 32 + lane) * 8 + reg * 2 + col % 2;
-}
 
 // Chains of MMAs that an element of a GEMM is the sum of.
 inline constexpr int kGemmChains = 4;
@@ -178,18 +162,7 @@ constexpr int FirstColOfChain(int padded_cols, int chain) {
   return padded_cols / kCudaGroupCols * chain / kGemmChains * kCudaGroupCols;
 }
 
-// Rows and columns of the result that a block computes. The choice moves work, not bits.
-enum class CudaGemmTile : int {
-  k16x8,  // for few rows; each of 4 warps computes a chain
-  k64x64,
-  k128x128,
-};
-
 struct CudaLinearArgs {
-  // Not k16x8 requires weights other than fp32, and tiled rows.
-  CudaGemmTile tile = CudaGemmTile::k16x8;
-  // For tiles other than k16x8: 1, or kGemmChains, which needs clusters: a block for each chain.
-  int cluster_blocks = 1;
   CudaSplitRows x;
   int num_rows = 0;
   CudaMatrix weight;
@@ -210,6 +183,18 @@ inline constexpr int kMaxFusedCols = 8192;
 struct CudaFusedLinearArgs {
   CudaSplitArgs rows;     // `to` is not used
   CudaLinearArgs linear;  // `x` is not used
+};
+
+// What follows a sum, after a GEMM of a library: out = epilogue(sums).
+struct CudaEpilogueArgs {
+  const float* sums = nullptr;  // [num_rows, weight.num_rows]; may be linear.out
+  CudaLinearArgs linear;        // `x` and weight.elements are not used
+};
+
+// int8 weights times their scales, rounded to fp16.
+struct CudaWidenArgs {
+  CudaMatrix weight;
+  uint16_t* to = nullptr;  // [num_rows, padded_cols]
 };
 
 // NormArgs (ops.h).
@@ -253,6 +238,8 @@ struct CudaSampleRow {
   float presence_penalty = 0;
   float frequency_penalty = 0;
   CudaSampleIds banned, allowed, biases, counts;
+  // SampleRequest::mask, two words in each id; count 0: all ids may be drawn.
+  CudaSampleIds mask;
 };
 
 struct CudaTopLogprob {
@@ -287,11 +274,14 @@ struct CudaSampleArgs {
 inline constexpr int kProbeValues = 8;
 
 struct CudaProbed {
-  float power = 0;  // 2^whole
-  float log = 0;    // log2(power)
+  float power = 0;            // 2^whole
+  float log = 0;              // log2(power)
+  bool has_clusters = false;  // the device's code is compiled for them
 };
 
 struct CudaProbeArgs {
+  int cluster_blocks = 1;
+  size_t shared_bytes = 0;         // of a block
   CudaProbed* out = nullptr;       // [kProbeValues]
   float whole[kProbeValues] = {};  // whole numbers
   float power[kProbeValues] = {};  // 2^whole

@@ -17,8 +17,9 @@ int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream);
 int StartRopeWrite(const CudaRopeWriteArgs& args, void* stream);
 int StartSplitRows(const CudaSplitArgs& args, void* stream);
 int StartLinear(const CudaLinearArgs& args, void* stream);
-int StartTiledLinear(const CudaLinearArgs& args, void* stream);
 int StartFusedLinear(const CudaFusedLinearArgs& args, void* stream);
+int StartEpilogue(const CudaEpilogueArgs& args, void* stream);
+int StartWiden(const CudaWidenArgs& args, void* stream);
 int StartNorm(const CudaNormArgs& args, void* stream);
 int StartEmbed(const CudaEmbedArgs& args, void* stream);
 int StartSample(const CudaSampleArgs& args, void* stream);
@@ -39,6 +40,8 @@ inline CudaKernels KernelTable() {
           .split_rows = &StartSplitRows,
           .linear = &StartLinear,
           .fused_linear = &StartFusedLinear,
+          .epilogue = &StartEpilogue,
+          .widen = &StartWiden,
           .norm = &StartNorm,
           .embed = &StartEmbed,
           .sample = &StartSample,

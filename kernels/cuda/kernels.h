@@ -34,6 +34,8 @@ struct CudaKernels {
   // split_rows and linear in one launch; the same bits.
   // Requires  weights other than fp32; num_rows <= kMaxFusedRows; FusesWidth
   int (*fused_linear)(const CudaFusedLinearArgs& args, void* stream);
+  int (*epilogue)(const CudaEpilogueArgs& args, void* stream);
+  int (*widen)(const CudaWidenArgs& args, void* stream);
   int (*norm)(const CudaNormArgs& args, void* stream);
   int (*embed)(const CudaEmbedArgs& args, void* stream);
   int (*sample)(const CudaSampleArgs& args, void* stream);
@@ -52,6 +54,10 @@ inline constexpr int kSplitsOfBlock = 32;
 
 // Blocks of a cluster, at most: every device with clusters can place so many.
 inline constexpr int kMostClusterBlocks = 8;
+
+// Shared memory of a block of cluster decode, at most: what sm_90 has. Devices with less run split
+// decode (sm_120).
+inline constexpr size_t kClusterSharedBytes = size_t{227} * 1024;
 
 // Warps of a decode block, at most; each computes one split at a time. A block of several query
 // heads has at most kGroupedDecodeWarps.

@@ -68,7 +68,9 @@ int Launch(const LaunchShape& shape, void* stream, void (*kernel)(Args), const A
   config.numAttrs = num_attributes;
   Args copy = args;
   void* arguments[] = {&copy};
-  return int(cudaLaunchKernelExC(&config, function, arguments));
+  const cudaError_t launched = cudaLaunchKernelExC(&config, function, arguments);
+  if (launched != cudaSuccess) cudaGetLastError();  // or a later call would report it
+  return int(launched);
 #else
   auto* const emulated = static_cast<emulation::Stream*>(stream);
   if (!emulation::ShapeFits(shape, emulated->MaxSharedBytes())) return kInvalidValue;

@@ -1,6 +1,7 @@
 #include "kernels/cuda/launch_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace lssar {
@@ -119,6 +120,18 @@ void PlanCudaStep(const RaggedBatch& rows, const CudaPlanSetup& setup, CudaLaunc
   MakeBatches(setup, plan);
 }
 
+namespace {
+
+// Row counts of buckets: 1, 2, 4, 8, 16, 24, ...
+int NextRows(int num_rows) { return num_rows + std::min(num_rows, 8); }
+
+bool IsBucket(const DecodeBucket& bucket, bool has_clusters) {
+  return bucket.num_rows <= kMaxBucketRows && bucket.max_splits <= kMaxBucketSplits &&
+         (has_clusters || int64_t{bucket.num_rows} * bucket.max_splits <= kMaxScratchSplits);
+}
+
+}  // namespace
+
 std::optional<DecodeBucket> DecodeBucketFor(const RaggedBatch& rows, int max_rows,
                                             bool has_clusters) {
   int max_keys = 0;
@@ -127,14 +140,27 @@ std::optional<DecodeBucket> DecodeBucketFor(const RaggedBatch& rows, int max_row
     max_keys = std::max(max_keys, sequence.first_position + sequence.num_rows);
   }
   DecodeBucket bucket{.num_rows = 1, .max_splits = 1};
-  while (bucket.num_rows < rows.num_rows) bucket.num_rows += std::min(bucket.num_rows, 8);
+  while (bucket.num_rows < rows.num_rows) bucket.num_rows = NextRows(bucket.num_rows);
   while (bucket.max_splits < NumCudaSplits(max_keys)) bucket.max_splits *= 2;
   bucket.num_rows = std::min(bucket.num_rows, max_rows);
-  const bool is_small = bucket.num_rows <= kMaxBucketRows && bucket.max_splits <= kMaxBucketSplits;
-  const bool has_scratch =
-      has_clusters || int64_t{bucket.num_rows} * bucket.max_splits <= kMaxScratchSplits;
-  if (!is_small || !has_scratch || bucket.num_rows < rows.num_rows) return std::nullopt;
+  if (!IsBucket(bucket, has_clusters) || bucket.num_rows < rows.num_rows) return std::nullopt;
   return bucket;
+}
+
+std::vector<DecodeBucket> DecodeBuckets(int max_rows, int max_keys, int capacity,
+                                        bool has_clusters) {
+  max_rows = std::min({max_rows, capacity, kMaxBucketRows});
+  const int num_splits = std::min(NumCudaSplits(max_keys), kMaxBucketSplits);
+  const int most_splits = int(std::bit_ceil(unsigned(num_splits)));
+  std::vector<DecodeBucket> buckets;
+  for (int rows = 1, last_rows = 0; last_rows < max_rows; rows = NextRows(rows)) {
+    last_rows = std::min(rows, capacity);
+    for (int splits = most_splits; splits >= 1; splits /= 2) {
+      const DecodeBucket bucket{.num_rows = last_rows, .max_splits = splits};
+      if (IsBucket(bucket, has_clusters)) buckets.push_back(bucket);
+    }
+  }
+  return buckets;
 }
 
 void PlanDecodeStep(const RaggedBatch& rows, const CudaPlanSetup& setup, const DecodeBucket& bucket,

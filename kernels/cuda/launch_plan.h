@@ -70,6 +70,11 @@ inline constexpr int kMaxBucketSplits = 256;  // 64K keys, the most that a clust
 std::optional<DecodeBucket> DecodeBucketFor(const RaggedBatch& rows, int max_rows,
                                             bool has_clusters);
 
+// The buckets of all steps of up to max_rows rows with at most max_keys keys each, when arrays have
+// space for `capacity` rows: by rows, then from most splits to one.
+std::vector<DecodeBucket> DecodeBuckets(int max_rows, int max_keys, int capacity,
+                                        bool has_clusters);
+
 // As PlanCudaStep, in the bucket's shape: all rows in one batch, tables and scratch sized for the
 // bucket, extra rows marked as padding.
 // Requires  the step fits the bucket

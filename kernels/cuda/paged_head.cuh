@@ -129,7 +129,7 @@ LSSAR_DEVICE_CALL void AttendFlat(const RowWork<E, kDim>& work) {
   const double gain = double(work.num_keys) / sum;
   const double offset = work.num_keys <= 3 ? 0.0 : 1.0;
   const double peak = gain * max - offset;
-  const bool keeps_scores = args.kind == AttentionKind::kLssa || peak <= double(kDegeneratePeak);
+  const bool keeps_scores = !args.form.reweights || peak <= double(kDegeneratePeak);
 
   float sums[kDimsOfLane] = {};
   double weight_sum = 0;

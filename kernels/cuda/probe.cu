@@ -11,15 +11,20 @@ LSSAR_KERNEL(kWarpThreads)
 Probe(LSSAR_ARGS(CudaProbeArgs) args) {
   WaitForPreviousKernel();
   const int at = ThreadIdx();
-  if (at >= kProbeValues) return;
+  if (BlockX() > 0 || at >= kProbeValues) return;
   const float whole = args.whole[at];
-  args.out[at] = {.power = Exp2(whole), .log = Log2(args.power[at])};
+  args.out[at] = {.power = Exp2(whole), .log = Log2(args.power[at]), .has_clusters = kHasClusters};
 }
 
 }  // namespace
 
 int StartProbe(const CudaProbeArgs& args, void* stream) {
-  return Launch({.num_threads = kWarpThreads, .overlaps_previous = true}, stream, &Probe, args);
+  return Launch({.num_blocks_x = args.cluster_blocks,
+                 .num_threads = kWarpThreads,
+                 .cluster_blocks = args.cluster_blocks,
+                 .shared_bytes = args.shared_bytes,
+                 .overlaps_previous = true},
+                stream, &Probe, args);
 }
 
 }  // namespace lssar::LSSAR_CUDA_NAMESPACE

@@ -292,13 +292,22 @@ class LogitsSampler {
 
   // Requires  each id at most once in each list
   LSSAR_DEVICE void Adjust(float* scores) const {
-    const bool allows_all = row_.allowed.count == 0;
+    const bool allows_all = row_.allowed.count == 0, has_mask = row_.mask.count > 0;
     for (int id = ThreadIdx(); id < num_ids_; id += kThreads) {
       scores[id] = allows_all ? logits_[id] : kNotAllowed;
     }
     SyncBlock();
     ForEach(row_.allowed, [&](const CudaSampleId& at) { scores[at.id] = logits_[at.id]; });
     ForEach(row_.banned, [&](const CudaSampleId& at) { scores[at.id] = kNotAllowed; });
+    for (int id = ThreadIdx(); id < num_ids_ && has_mask; id += kThreads) {
+      uint32_t word = 0;
+      if (id / 64 < row_.mask.count) {
+        const CudaSampleId& words = args_.ids[row_.mask.first + id / 64];
+        word = id % 64 < 32 ? uint32_t(words.id) : words.value;
+      }
+      if ((word >> (id % 32) & 1) == 0) scores[id] = kNotAllowed;
+    }
+    SyncBlock();
     ForEach(row_.biases, [&](const CudaSampleId& at) {
       scores[at.id] = Biased(scores[at.id], FloatOfBits(at.value));
     });

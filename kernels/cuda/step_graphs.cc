@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 
@@ -9,18 +10,11 @@ namespace lssar {
 
 void StepGraphs::Run(const StepArgs& args, absl::FunctionRef<void()> ops) {
   const std::optional<DecodeBucket> bucket =
-      DecodeBucketFor(*args.rows, args.max_rows, context_.Device().HasClusters());
+      DecodeBucketFor(*args.rows, args.max_rows, context_.Device().has_clusters);
   if (!bucket || !context_.IsOk()) return ops();
-  if (args.counters != nullptr && !stats_.Begin(args.counters, args.rows->sequences.size())) {
-    return;
-  }
-  if (!tables_.EnterBucket(args, *bucket)) return;
+  if (!Enter(args, *bucket)) return;
 
-  Entry& entry = Find({.owner = args.owner,
-                       .k_pool = args.kv.k,
-                       .v_pool = args.kv.v,
-                       .counts = args.counters != nullptr,
-                       .bucket = *bucket});
+  Entry& entry = Find(KeyOf(args, *bucket));
   StepShape shape{
       .num_rows = args.rows->num_rows, .padded_rows = bucket->num_rows, .ids = tables_.BucketIds()};
   context_.SetShape(&shape);
@@ -40,6 +34,40 @@ void StepGraphs::Run(const StepArgs& args, absl::FunctionRef<void()> ops) {
   }
 }
 
+void StepGraphs::Prepare(const StepArgs& args, int max_rows, int max_keys,
+                         absl::FunctionRef<void()> ops) {
+  LSSAR_CHECK(args.rows->num_rows == 1);
+  int last_rows = 0;
+  for (const DecodeBucket& bucket :
+       DecodeBuckets(max_rows, max_keys, args.max_rows, context_.Device().has_clusters)) {
+    if (!context_.IsOk() || !Enter(args, bucket)) return;
+    StepShape shape{.num_rows = 1, .padded_rows = bucket.num_rows, .ids = tables_.BucketIds()};
+    context_.SetShape(&shape);
+    if (std::exchange(last_rows, bucket.num_rows) != bucket.num_rows) ops();
+    shape.num_counted_heads = 0;
+    Entry& entry = Find(KeyOf(args, bucket));
+    entry.has_run = true;
+    if (entry.graph == nullptr && context_.IsOk()) Record(entry, ops);
+    context_.SetShape(nullptr);
+    tables_.LeaveBucket();
+  }
+}
+
+bool StepGraphs::Enter(const StepArgs& args, const DecodeBucket& bucket) {
+  if (args.counters != nullptr && !stats_.Begin(args.counters, args.rows->sequences.size())) {
+    return false;
+  }
+  return tables_.EnterBucket(args, bucket);
+}
+
+StepGraphs::Key StepGraphs::KeyOf(const StepArgs& args, const DecodeBucket& bucket) {
+  return {.owner = args.owner,
+          .k_pool = args.kv.k,
+          .v_pool = args.kv.v,
+          .counts = args.counters != nullptr,
+          .bucket = bucket};
+}
+
 StepGraphs::Entry& StepGraphs::Find(const Key& key) {
   // Graphs may hold addresses of memory that has been freed.
   const int64_t num_freed = context_.Driver().NumFreed();
@@ -50,7 +78,7 @@ StepGraphs::Entry& StepGraphs::Find(const Key& key) {
   auto found =
       std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.key == key; });
   if (found == entries_.end()) {
-    if (entries_.size() == size_t{kMaxStepGraphs}) {
+    if (entries_.size() == max_graphs_) {
       found = std::min_element(
           entries_.begin(), entries_.end(),
           [](const Entry& a, const Entry& b) { return a.last_step < b.last_step; });

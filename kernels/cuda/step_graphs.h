@@ -7,6 +7,7 @@
 #ifndef LSSAR_KERNELS_CUDA_STEP_GRAPHS_H_
 #define LSSAR_KERNELS_CUDA_STEP_GRAPHS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -19,21 +20,29 @@
 
 namespace lssar {
 
-// Graphs stored, at most. The least recently used one is dropped first.
-inline constexpr int kMaxStepGraphs = 32;
+// Graphs stored, at most: those of one model's buckets (11 numbers of rows, 9 of splits) and some.
+// The least recently used one is dropped first.
+inline constexpr size_t kMaxStepGraphs = 128;
 
 class StepGraphs {
  public:
-  StepGraphs(CudaContext& context, DeviceTables& tables, AttentionStatsBuffer& stats)
-      : context_(context), tables_(tables), stats_(stats) {}
+  StepGraphs(CudaContext& context, DeviceTables& tables, AttentionStatsBuffer& stats,
+             size_t max_graphs)
+      : context_(context), tables_(tables), stats_(stats), max_graphs_(max_graphs) {}
   ~StepGraphs() { DropAll(); }
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
 
-  // Backend::RunStep. The first step of a bucket runs its ops, which reserve their workspaces; the
-  // second is recorded; later ones are replayed. Steps that are not pure decode run their ops.
+  // Backend::RunStep. Steps that are not pure decode run their ops. Of a bucket that Prepare has
+  // not recorded, the first step runs its ops, which reserve their workspaces; the second is
+  // recorded; later ones are replayed.
   // Requires  statistics that can count for args.counters
   void Run(const StepArgs& args, absl::FunctionRef<void()> ops);
+
+  // Backend::PrepareSteps: records every bucket of such steps. The ops run once for each number of
+  // rows, so that kernels are loaded and workspaces reserved.
+  // Requires  as Run; one row
+  void Prepare(const StepArgs& args, int max_rows, int max_keys, absl::FunctionRef<void()> ops);
 
  private:
   // Equal in all steps that one graph replays.
@@ -54,7 +63,10 @@ class StepGraphs {
     int64_t last_step = 0;
   };
 
+  static Key KeyOf(const StepArgs& args, const DecodeBucket& bucket);
   Entry& Find(const Key& key);
+  // Starts counting and makes the step's tables. False: an error.
+  bool Enter(const StepArgs& args, const DecodeBucket& bucket);
   void Record(Entry& entry, absl::FunctionRef<void()> ops);
   void Drop(Entry& entry);
   void DropAll();
@@ -62,6 +74,7 @@ class StepGraphs {
   CudaContext& context_;
   DeviceTables& tables_;
   AttentionStatsBuffer& stats_;
+  const size_t max_graphs_;
   std::vector<Entry> entries_;
   int64_t num_steps_ = 0;
   int64_t num_freed_ = 0;  // CudaDriver::NumFreed when the entries were made

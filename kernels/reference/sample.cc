@@ -37,6 +37,10 @@ std::map<int32_t, double> Scores(std::span<const float> logits, const SampleRequ
     if (size_t(id) < logits.size()) scores[id] = logits[size_t(id)];
   }
   for (const int32_t id : params.banned_ids) scores.erase(id);
+  if (!row.mask.empty()) {
+    std::erase_if(scores,
+                  [&](const auto& score) { return !MaskHas(row.mask, size_t(score.first)); });
+  }
   for (const auto& [id, bias] : params.logit_bias) {
     if (scores.contains(id)) scores[id] = ToFloatRange(scores[id] + double{bias});
   }

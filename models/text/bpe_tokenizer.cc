@@ -1,8 +1,11 @@
 #include "models/text/bpe_tokenizer.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -48,6 +51,7 @@ class BpeTokenizer : public Tokenizer {
       : raw_tokens_(std::move(raw_tokens)),
         normalized_tokens_(std::move(normalized_tokens)),
         pieces_(std::move(vocabulary.pieces)),
+        special_names_(SpecialNames(vocabulary.added_tokens)),
         hash_(std::move(vocabulary.hash)),
         normalizer_(std::move(vocabulary.normalizer)),
         pre_tokenizer_(std::move(pre_tokenizer)),
@@ -83,6 +87,10 @@ class BpeTokenizer : public Tokenizer {
     LSSAR_CHECK(id >= 0 && id < VocabSize());
     return pieces_[size_t(id)];
   }
+  std::string_view SpecialTokenName(int32_t id) const override {
+    const auto found = special_names_.find(id);
+    return found == special_names_.end() ? std::string_view() : found->second;
+  }
   std::optional<int32_t> FindSpecialToken(std::string_view text) const override {
     for (const AddedTokens* tokens : {&raw_tokens_, &normalized_tokens_}) {
       const AddedTokens::Match match = tokens->FindAtStart(text);
@@ -102,6 +110,14 @@ class BpeTokenizer : public Tokenizer {
   }
 
  private:
+  static std::map<int32_t, std::string> SpecialNames(const std::vector<AddedToken>& tokens) {
+    std::map<int32_t, std::string> names;
+    for (const AddedToken& token : tokens) {
+      if (token.is_special) names.emplace(token.id, token.content);
+    }
+    return names;
+  }
+
   int FindMaxPieceBytes() const {
     size_t most = std::max(raw_tokens_.MaxBytes(), normalized_tokens_.MaxBytes());
     for (const std::string& piece : pieces_) most = std::max(most, piece.size());
@@ -133,6 +149,7 @@ class BpeTokenizer : public Tokenizer {
 
   const AddedTokens raw_tokens_, normalized_tokens_;
   const std::vector<std::string> pieces_;
+  const std::map<int32_t, std::string> special_names_;
   const std::string hash_;
   const std::vector<NormalizerStep> normalizer_;
   const PreTokenizer pre_tokenizer_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -156,8 +157,15 @@ class SentencePieceTokenizer : public Tokenizer {
                                   int(std::max(bytes_[id].size(), file_.pieces[id].text.size())));
     }
     max_piece_bytes_ = std::max(max_piece_bytes_, int(tokens_.MaxBytes()));
+    for (size_t id = 0; id < file_.pieces.size(); ++id) {
+      if (file_.pieces[id].type == PieceType::kControl) {
+        special_names_.emplace(int32_t(id), file_.pieces[id].text);
+      }
+    }
     for (const AddedToken& token : tokens) {
       bytes_[size_t(token.id)] = token.is_special ? "" : token.content;
+      special_names_.erase(token.id);
+      if (token.is_special) special_names_.emplace(token.id, token.content);
     }
     // At a space between two letters, which becomes the dummy prefix of the rest.
     can_split_ = WordsAreIndependent(file_) && file_.add_dummy_prefix && file_.escape_whitespaces &&
@@ -188,6 +196,11 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string_view PieceBytes(int32_t id) const override {
     LSSAR_CHECK(id >= 0 && id < VocabSize());
     return bytes_[size_t(id)];
+  }
+
+  std::string_view SpecialTokenName(int32_t id) const override {
+    const auto found = special_names_.find(id);
+    return found == special_names_.end() ? std::string_view() : found->second;
   }
 
   // As the library's decoder, which removes a leading space in both cases.
@@ -250,6 +263,7 @@ class SentencePieceTokenizer : public Tokenizer {
   const AddedTokens symbols_, tokens_;
   const TextCutter cutter_;
   std::vector<std::string> bytes_;  // by id
+  std::map<int32_t, std::string> special_names_;
   int max_piece_bytes_ = 0;
   bool can_split_ = false;
 };

@@ -55,8 +55,11 @@ absl::Status CheckTokenizerText(std::string_view text, absl::FunctionRef<bool()>
   return absl::OkStatus();
 }
 
-StreamDecoder::StreamDecoder(const Tokenizer* tokenizer, bool continues_text)
-    : tokenizer_(tokenizer), at_start_(!continues_text && tokenizer->AddsDummyPrefix()) {}
+StreamDecoder::StreamDecoder(const Tokenizer* tokenizer, bool continues_text,
+                             bool skips_special_tokens)
+    : tokenizer_(tokenizer),
+      at_start_(!continues_text && tokenizer->AddsDummyPrefix()),
+      skips_special_tokens_(skips_special_tokens) {}
 
 std::string StreamDecoder::Push(int32_t id) {
   std::string_view bytes = tokenizer_->PieceBytes(id);
@@ -64,6 +67,7 @@ std::string StreamDecoder::Push(int32_t id) {
     at_start_ = false;
     if (bytes.front() == ' ') bytes.remove_prefix(1);
   }
+  if (bytes.empty() && !skips_special_tokens_) bytes = tokenizer_->SpecialTokenName(id);
   pending_ += bytes;
   std::string text;
   MoveCompleteCharacters(/*at_end=*/false, &pending_, &text);
@@ -76,8 +80,9 @@ std::string StreamDecoder::Finish() {
   return text;
 }
 
-std::string Decode(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
-  StreamDecoder decoder(&tokenizer, /*continues_text=*/false);
+std::string Decode(const Tokenizer& tokenizer, std::span<const int32_t> ids,
+                   bool skips_special_tokens) {
+  StreamDecoder decoder(&tokenizer, /*continues_text=*/false, skips_special_tokens);
   std::string text;
   for (const int32_t id : ids) text += decoder.Push(id);
   return text + decoder.Finish();

@@ -55,6 +55,10 @@ class Tokenizer {
   // Requires  0 <= id < VocabSize()
   virtual std::string_view PieceBytes(int32_t id) const = 0;
 
+  // The name of a special token ("</s>"), which PieceBytes has no bytes for; empty for other ids.
+  // Requires  0 <= id < VocabSize()
+  virtual std::string_view SpecialTokenName(int32_t /*id*/) const { return {}; }
+
   // The id of the special token whose text this is, all of it; nullopt: there is none.
   virtual std::optional<int32_t> FindSpecialToken(std::string_view /*text*/) const {
     return std::nullopt;
@@ -73,15 +77,18 @@ class Tokenizer {
 //         returned true, which is asked every 64 KiB
 absl::Status CheckTokenizerText(std::string_view text, absl::FunctionRef<bool()> should_stop);
 
-// The whole text of `ids`; bytes that are not UTF-8 become U+FFFD, as StreamDecoder does.
-std::string Decode(const Tokenizer& tokenizer, std::span<const int32_t> ids);
+// The whole text of `ids`; bytes that are not UTF-8 become U+FFFD, and special tokens have no text
+// or their names, as StreamDecoder does.
+std::string Decode(const Tokenizer& tokenizer, std::span<const int32_t> ids,
+                   bool skips_special_tokens = true);
 
 // Detokenizes a stream of ids, whole UTF-8 characters at a time. The results of Push and Finish,
 // concatenated, equal Decode of all the ids.
 class StreamDecoder {
  public:
   // `continues_text`: the ids follow a prompt, so the first piece keeps its leading space.
-  StreamDecoder(const Tokenizer* tokenizer, bool continues_text);
+  // `skips_special_tokens` false: special tokens give their names.
+  StreamDecoder(const Tokenizer* tokenizer, bool continues_text, bool skips_special_tokens = true);
 
   // Adds an id and returns the characters that it completes, possibly none. An ill-formed byte
   // becomes U+FFFD as soon as no further byte can complete it (Unicode 3.9, maximal subpart).
@@ -92,6 +99,7 @@ class StreamDecoder {
  private:
   const Tokenizer* tokenizer_;
   bool at_start_;
+  bool skips_special_tokens_;
   std::string pending_;  // at most 3 bytes of an unfinished character
 };
 

@@ -81,8 +81,9 @@ def read_model(directory):
     return net
 
 
-def write_model(net, directory, dtype, **more_config):
-    """model.safetensors and config.json of a model.GPT."""
+def write_model(net, directory, dtype, head=None, **more_config):
+    """model.safetensors and config.json of a model.GPT. `head`: a torch.nn.Linear over the final
+    hidden states, the checkpoint's regression head, in float32."""
     c = net.c
     attention = {'kind': c.attention}
     if c.attention == 'lssar':
@@ -107,6 +108,8 @@ def write_model(net, directory, dtype, **more_config):
     os.makedirs(directory, exist_ok=True)
     weights = {gpt2_name(name): weight.to(TYPES[dtype])
                for name, weight in net.state_dict().items()}
+    if head is not None:
+        weights |= {'head.weight': head.weight.float(), 'head.bias': head.bias.float()}
     write_safetensors(weights, f'{directory}/model.safetensors', {'format': 'pt'})
     with open(f'{directory}/config.json', 'w') as file:
         json.dump(config, file, indent=2)

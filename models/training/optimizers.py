@@ -42,9 +42,9 @@ class Muon(torch.optim.Optimizer):
 
 
 def optimizers_of(net, lr, muon_lr):
-    """[AdamW, Muon]."""
+    """[AdamW, Muon]. The blocks are net.h, or those of a part of the net."""
     named = list(net.named_parameters())
-    inner = [w for name, w in named if w.dim() == 2 and name.startswith('h.')]
-    other = [w for name, w in named if w.dim() < 2 or not name.startswith('h.')]
+    inner = [w for name, w in named if w.dim() == 2 and '.h.' in f'.{name}']
+    other = [w for name, w in named if w.dim() < 2 or '.h.' not in f'.{name}']
     return [torch.optim.AdamW(other, lr=lr, betas=(0.9, 0.95), weight_decay=0.0),
             Muon(inner, lr=muon_lr)]

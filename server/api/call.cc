@@ -1,6 +1,7 @@
 #include "server/api/call.h"
 
 #include <utility>
+#include <variant>
 
 #include "base/status_macros.h"
 #include "server/loaded_model.h"
@@ -18,24 +19,17 @@ class Call::ItemSink final : public OutputSink {
     call_->items_.OnAdmitted(item_);
     call_->WhileOpen([&] { call_->method_->OnAdmitted(item_, stats); });
   }
-  void OnPromptLogprobs(PromptDelta delta) override { OnResult(std::move(delta)); }
-  void OnTokens(GenerateDelta delta) override {
-    call_->context_.CountTokens(std::ssize(delta.tokens));
-    OnResult(std::move(delta));
+  void OnResult(EngineResult result) override {
+    if (const auto* delta = std::get_if<GenerateDelta>(&result)) {
+      call_->context_.CountTokens(std::ssize(delta->tokens));
+    }
+    call_->WhileOpen([&] { call_->method_->OnResult(item_, std::move(result)); });
   }
-  void OnScore(ContinuationScore score) override { OnResult(std::move(score)); }
-  void OnEmbeddings(EmbeddingBlock block) override { OnResult(std::move(block)); }
-  void OnWeights(std::vector<RowWeights> rows) override { OnResult(std::move(rows)); }
-  void OnStatistics(std::vector<HeadStatistics> heads) override { OnResult(std::move(heads)); }
   void OnDone(const absl::Status& status, const RequestStats& stats) override {
     call_->items_.OnDone(item_, status, stats);
   }
 
  private:
-  void OnResult(EngineResult result) {
-    call_->WhileOpen([&] { call_->method_->OnResult(item_, std::move(result)); });
-  }
-
   const std::shared_ptr<Call> call_;
   const int item_;
 };

@@ -54,7 +54,7 @@ CallContext::~CallContext() {
 absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
   ASSIGN_OR_RETURN(AdmissionPermit permit,
                    parts_.admission->Admit(metadata_.authorization, role, std::move(abort),
-                                           metadata_.caller, client_.limited));
+                                           metadata_.caller, client_.limited, request_id_));
   model_ = &permit.Model();
   {
     const std::lock_guard lock(mutex_);
@@ -65,6 +65,11 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
     permit_.emplace(std::move(permit));
   }
   return metadata_.kind ? model_->GetEngine().CheckQueueCapacity(Tenant()) : absl::OkStatus();
+}
+
+int CallContext::AbortCalls(std::string_view request_id) const {
+  return parts_.admission->AbortCalls(
+      request_id, key_, absl::CancelledError("the call was ended by a request to delete it"));
 }
 
 absl::Status CallContext::HoldReply(int64_t num_bytes) {
@@ -104,8 +109,8 @@ absl::Status CallContext::ReserveTokens(int64_t num_tokens) {
 absl::StatusOr<RequestLease> CallContext::AddRequest(const Request& request) {
   const std::lock_guard lock(mutex_);
   if (!permit_) return RequestLease();
-  return permit_->AddRequest(request.generate ? request.generate->num_choices : 1,
-                             request.priority);
+  const GenerateParams* const generate = request.Generate();
+  return permit_->AddRequest(generate != nullptr ? generate->num_choices : 1, request.priority);
 }
 
 void CallContext::CountTokens(int64_t num_tokens) {
@@ -160,7 +165,8 @@ void CallContext::End(const absl::Status& status) {
     end.finish = finish_;
     end.stats = stats_;
     if (permit_) permit_->ReleaseKey();
-    if (key_ != nullptr && absl::IsResourceExhausted(reported)) key_->CountRejection();
+    const bool is_limit = absl::IsResourceExhausted(reported) || absl::IsPermissionDenied(reported);
+    if (key_ != nullptr && is_limit) key_->CountRejection();
   }
   if (metadata_.kind) {
     end.kind = *metadata_.kind;

@@ -82,6 +82,8 @@ class CallContext {
   LoadedModel& Model() const { return *model_; }
   // Whose calls share the engine: the key's name, or the client's address where there are no keys.
   const std::string& Tenant() const { return key_name_.empty() ? client_.limited : key_name_; }
+  // Ends running calls by their request id, as AdmissionControl::AbortCalls. Returns their number.
+  int AbortCalls(std::string_view request_id) const;
   // Whether the caller may see what others do: an admin, or anyone where there are no keys.
   bool SeesLoad() const { return sees_load_; }
 

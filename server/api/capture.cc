@@ -11,7 +11,7 @@ namespace lssar {
 absl::StatusOr<std::vector<SubRequest>> CaptureMethod::Parse() {
   std::vector<lssar::Request> requests;
   ASSIGN_OR_RETURN(requests.emplace_back(), ParseCapture(request, Context().MakeParseContext()));
-  const CaptureParams& params = *requests[0].capture;
+  const CaptureParams& params = *requests[0].Capture();
   Context().AddLogFields({{"num_rows", params.rows.size()},
                           {"num_heads", params.layers.size() * params.heads.size()}});
   prompt_ = requests[0].prompt;

@@ -1,13 +1,32 @@
 #include "server/api/embed.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "base/status_macros.h"
+#include "kernels/float_bits.h"
 #include "server/api/parse_request.h"
 #include "server/loaded_model.h"
 
 namespace lssar {
+namespace {
+
+std::string Fp16Bytes(std::span<const float> values) {
+  static_assert(std::endian::native == std::endian::little);
+  std::string bytes(values.size() * sizeof(uint16_t), '\0');
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint16_t bits = F16FromFloat(values[i]);
+    std::memcpy(&bytes[i * sizeof(bits)], &bits, sizeof(bits));
+  }
+  return bytes;
+}
+
+}  // namespace
 
 absl::StatusOr<std::vector<SubRequest>> EmbedMethod::Parse() {
   ASSIGN_OR_RETURN(std::vector<lssar::Request> requests,
@@ -19,18 +38,23 @@ absl::StatusOr<std::vector<SubRequest>> EmbedMethod::Parse() {
 
 void EmbedMethod::OnResult(int input, EngineResult result) {
   const auto& block = std::get<EmbeddingBlock>(result);
-  const auto size = size_t(block.size);
-  const size_t num_vectors = block.values.size() / size;
-  const size_t vectors_per_message = std::max(size_t{1}, limits::kMaxFloatsPerMessage / size);
-  for (size_t first = 0; first < num_vectors; first += vectors_per_message) {
-    const size_t end = std::min(num_vectors, first + vectors_per_message);
+  const auto size = size_t(block.size) * size_t(block.num_layers);  // of a token
+  const size_t num_tokens = block.values.size() / size;
+  const size_t tokens_per_message = std::max(size_t{1}, limits::kMaxFloatsPerMessage / size);
+  for (size_t first = 0; first < num_tokens; first += tokens_per_message) {
+    const size_t end = std::min(num_tokens, first + tokens_per_message);
     v1::EmbedReply reply;
     v1::EmbeddingVectors& vectors = *reply.mutable_vectors();
     vectors.set_input(input);
     vectors.set_first(block.first + int(first));
     vectors.set_size(block.size);
-    vectors.mutable_values()->Add(block.values.begin() + std::ptrdiff_t(first * size),
-                                  block.values.begin() + std::ptrdiff_t(end * size));
+    if (!request.layers().empty()) vectors.set_num_layers(block.num_layers);
+    const std::span values = std::span(block.values).subspan(first * size, (end - first) * size);
+    if (request.dtype() == "fp16") {
+      vectors.set_fp16_values(Fp16Bytes(values));
+    } else {
+      vectors.mutable_values()->Add(values.begin(), values.end());
+    }
     Send(std::move(reply));
   }
 }

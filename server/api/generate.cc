@@ -24,6 +24,8 @@ v1::FinishReason ToFinishReason(FinishReason reason) {
     case FinishReason::kStopString: return v1::FINISH_REASON_STOP_STRING;
     case FinishReason::kStopId: return v1::FINISH_REASON_STOP_TOKEN;
     case FinishReason::kLength: return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kComplete: return v1::FINISH_REASON_COMPLETE;
+    case FinishReason::kDeadEnd: return v1::FINISH_REASON_DEAD_END;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
 }
@@ -63,7 +65,7 @@ absl::StatusOr<SubRequest> GenerateMethod::ParsePrompt(const v1::GenerateRequest
   // Not moved out of the StatusOr: GCC 12 then warns of uninitialized fields.
   auto parsed = ParseGenerate(prompt, context);
   RETURN_IF_ERROR(parsed.status());
-  const GenerateParams& params = *parsed->request.generate;
+  const GenerateParams& params = *parsed->request.Generate();
   num_choices_ = params.num_choices;
   stream_interval_ = parsed->stream_interval;
   wants_logprobs_ = params.num_logprobs >= 0;
@@ -82,14 +84,13 @@ absl::StatusOr<SubRequest> GenerateMethod::ParsePrompt(const v1::GenerateRequest
   if (!only_prompts) return item;
   finish_ = FinishReason::kLength;
   std::vector<int32_t>& ids = item.request.prompt;
-  const int num_logprobs = item.request.generate->num_prompt_logprobs;
+  const int num_logprobs = item.request.Generate()->num_prompt_logprobs;
   if (num_logprobs < 0 || ids.size() == 1) {
     item.known = RequestStats{.num_prompt_tokens = int(ids.size())};
     return item;
   }
-  item.request.score =
+  item.request.params =
       ScoreParams{.continuations = {{ids.begin() + 1, ids.end()}}, .num_logprobs = num_logprobs};
-  item.request.generate.reset();
   ids.resize(1);
   return item;
 }

@@ -16,7 +16,7 @@ class MemoryBudget {
   // `what` takes the memory, for errors: "requests". Static storage.
   MemoryBudget(std::string_view what, int64_t max_bytes) : what_(what), max_bytes_(max_bytes) {}
 
-  // An empty budget has room for anything: the largest one is never refused for ever.
+  // An empty budget has room for anything: so the largest request is accepted at some time.
   // Errors  RESOURCE_EXHAUSTED: with what is held it would be more than max_bytes; nothing is taken
   absl::Status Take(int64_t num_bytes);
   void Return(int64_t num_bytes);

@@ -11,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,11 +26,6 @@ namespace lssar {
 
 using Message = google::protobuf::Message;
 using MessageQueue = ReplyQueue<std::unique_ptr<Message>>;
-
-// What the engine reports of a request between its admission and its end.
-using EngineResult =
-    std::variant<GenerateDelta, PromptDelta, ContinuationScore, std::vector<RowWeights>,
-                 std::vector<HeadStatistics>, EmbeddingBlock>;
 
 // Threads  Parse: a worker's; then one call at a time
 class Method {

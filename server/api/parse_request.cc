@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -12,19 +15,24 @@
 
 #include "base/field_error.h"
 #include "base/quote.h"
+#include "base/sha256.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "kernels/two_planes.h"
 #include "models/attention_override.h"
 #include "runtime/ending_ids.h"
 #include "runtime/limits.h"
+#include "runtime/token_masks.h"
 #include "server/api/fields.h"
+#include "server/api/grammar_cache.h"
 #include "server/api/sampling_fields.h"
 #include "server/loaded_model.h"
 
 namespace lssar {
 namespace {
 
+// What templates trim.
+constexpr std::string_view kSpace = " \t\n\v\f\r";
 // Messages of a chat. Each takes microseconds of its template, which cannot be stopped.
 constexpr size_t kMaxChatMessages = size_t{1} << 16;
 // Bytes of a chat template's own error, which may repeat what a message says.
@@ -81,6 +89,29 @@ absl::StatusOr<Prompt> ReadTokens(const v1::TokenIds& tokens, const Checkpoint& 
   return Prompt{.ids = std::move(ids), .text = {}, .stop_strings = {}};
 }
 
+// Removes what the template wrote behind the last message's content. A template may trim contents.
+absl::Status CutBehindLastMessage(std::string_view content, std::string* text) {
+  const size_t first = std::min(content.find_first_not_of(kSpace), content.size());
+  const size_t last = content.find_last_not_of(kSpace);  // npos: there is no text
+  const std::string_view trimmed = content.substr(first, last + 1 - first);
+  if (trimmed.empty()) {
+    return FieldError("chat.messages",
+                      "ends with a message without text; continue_final_message needs some");
+  }
+  const size_t begin = text->rfind(trimmed);
+  if (begin == std::string::npos) {
+    return FieldError("chat.messages",
+                      "ends with a message whose content the chat template changes, so that it "
+                      "cannot be continued (continue_final_message)");
+  }
+  // White space at the content's end is kept where the template has kept it.
+  const std::string_view tail = content.substr(last + 1);
+  size_t end = begin + trimmed.size();
+  if (std::string_view(*text).substr(end).starts_with(tail)) end += tail.size();
+  text->resize(end);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& context) {
   const Checkpoint& checkpoint = *context.checkpoint;
   if (!checkpoint.chat_template) {
@@ -106,15 +137,24 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& contex
     RETURN_IF_ERROR(CheckText(field + ".content", content));
     messages.push_back({.role = role, .content = content});
   }
-  auto text = checkpoint.chat_template->Render(messages, /*add_generation_prompt=*/true,
-                                               checkpoint.bos_token, checkpoint.eos_token);
+  if (chat.continue_final_message() && chat.add_generation_prompt()) {
+    return FieldError("chat.add_generation_prompt",
+                      "is true; it must be false where continue_final_message is true");
+  }
+  const bool adds_prompt = chat.has_add_generation_prompt() ? chat.add_generation_prompt()
+                                                            : !chat.continue_final_message();
+  auto text = checkpoint.chat_template->Render(messages, adds_prompt, checkpoint.bos_token,
+                                               checkpoint.eos_token);
   if (!text.ok()) {
     const std::string_view reason(text.status().message().data(), text.status().message().size());
     return RefusedField("chat", Shorten(reason, kMaxTemplateErrorBytes));
   }
+  if (chat.continue_final_message()) {
+    RETURN_IF_ERROR(CutBehindLastMessage(messages.back().content, &*text));
+  }
   ASSIGN_OR_RETURN(auto ids, EncodeField("chat", *text, context, {}));
   // A template may write BOS itself, and a role table says all that is written.
-  const std::vector<int32_t> bos = BosOf(checkpoint);
+  const std::vector<int32_t> bos = context.add_bos ? BosOf(checkpoint) : std::vector<int32_t>();
   const bool needs_bos = !bos.empty() && !checkpoint.chat_template->IsRoleTable() &&
                          (ids.empty() || ids.front() != bos.front());
   if (needs_bos) ids.insert(ids.begin(), bos.begin(), bos.end());
@@ -174,6 +214,59 @@ absl::Status CheckCheckpoint(std::string_view hash, const Checkpoint& checkpoint
                                               Quote(checkpoint.hash)));
 }
 
+// After the request's attention.
+absl::Status ReadSteering(const google::protobuf::RepeatedPtrField<v1::Steering>& messages,
+                          const ParseContext& context, Request* request) {
+  if (messages.empty()) return absl::OkStatus();
+  if (!context.allow_steering) {
+    return absl::FailedPreconditionError(
+        "steering is set, and this server does not allow it (lssar-server --allow-steering)");
+  }
+  RETURN_IF_ERROR(CheckCount("steering", size_t(messages.size()), 0, limits::kMaxSteeringVectors));
+  const ModelConfig& config = context.checkpoint->config;
+  auto steering = std::make_shared<Steering>();
+  Sha256 hash_of_all;
+  for (int i = 0; i < messages.size(); ++i) {
+    const v1::Steering& message = messages[i];
+    const std::string field = StrCat("steering[", i, "]");
+    RETURN_IF_ERROR(CheckRange(field + ".layer", message.layer(), 0, config.num_hidden_layers));
+    RETURN_IF_ERROR(CheckRange(field + ".first_position", message.first_position(), 0,
+                               limits::kMaxModelLen.max));
+    if (message.vector_size() != config.hidden_size) {
+      return FieldError(field + ".vector",
+                        StrCat("has ", message.vector_size(),
+                               " numbers; it must have hidden_size = ", config.hidden_size));
+    }
+    const float scale = message.has_scale() ? message.scale() : 1.0f;
+    RETURN_IF_ERROR(
+        CheckRange(field + ".scale", scale, -limits::kMaxSteering, limits::kMaxSteering));
+    SteeringVector vector = {.layer = message.layer(), .first_position = message.first_position()};
+    for (int k = 0; k < message.vector_size(); ++k) {
+      const float value = scale * message.vector(k);
+      if (!(std::fabs(value) <= limits::kMaxSteering)) {
+        return FieldError(StrCat(field, ".vector[", k, "]"),
+                          StrCat("times scale is ", value, "; it must be in [-1e6, 1e6]"));
+      }
+      vector.values.push_back(value);
+    }
+    static_assert(std::endian::native == std::endian::little);
+    Sha256 hash;
+    hash.Add({reinterpret_cast<const char*>(message.vector().data()),
+              size_t(message.vector_size()) * sizeof(float)});
+    if (i > 0) steering->description += "; ";
+    steering->description += StrCat("layer ", message.layer(), " from position ",
+                                    message.first_position(), ": ", scale, " x ", hash.ShortHex());
+    const std::string where = StrCat(message.layer(), "/", message.first_position(), "/");
+    hash_of_all.Add(where);
+    hash_of_all.Add({reinterpret_cast<const char*>(vector.values.data()),
+                     vector.values.size() * sizeof(float)});
+    steering->vectors.push_back(std::move(vector));
+  }
+  steering->name = StrCat(FunctionName(*request), "/steering ", hash_of_all.Hex());
+  request->steering = std::move(steering);
+  return absl::OkStatus();
+}
+
 // `Message`: v1::GenerateRequest, v1::ScoreRequest, v1::EmbedRequest or
 // v1::CaptureAttentionRequest.
 template <typename Message>
@@ -182,6 +275,7 @@ absl::Status ReadSharing(const Message& message, const ParseContext& context, Re
   if (message.has_attention_override()) {
     RETURN_IF_ERROR(ReadAttentionOverride(message.attention_override(), context, request));
   }
+  RETURN_IF_ERROR(ReadSteering(message.steering(), context, request));
   request->priority = message.priority();
   if (message.has_use_prefix_cache()) request->use_prefix_cache = message.use_prefix_cache();
   request->cache_salt = message.cache_salt();
@@ -193,6 +287,36 @@ absl::Status ReadSharing(const Message& message, const ParseContext& context, Re
 
 // Generate.
 
+// Adds the ids of each word, as it is and with a space before it: one id to `banned_ids`, several
+// to `sequences`.
+// Source  vLLM, SamplingParams.update_from_tokenizer: the second form counts where it has as many
+//         ids as the first and begins with another
+absl::Status ReadBadWords(const v1::Sampling& message, const ParseContext& context,
+                          std::vector<int32_t>* banned_ids,
+                          std::vector<std::vector<int32_t>>* sequences) {
+  RETURN_IF_ERROR(
+      CheckCount("sampling.bad_words", size_t(message.bad_words_size()), 0, limits::kMaxBadWords));
+  for (int i = 0; i < message.bad_words_size(); ++i) {
+    const std::string field = StrCat("sampling.bad_words[", i, "]");
+    const std::string& word = message.bad_words(i);
+    RETURN_IF_ERROR(CheckBytes(field, word.size(), 1, limits::kMaxBadWordBytes));
+    const std::string stripped = word.substr(std::min(word.find_first_not_of(kSpace), word.size()));
+    ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodeField(field, stripped, context, {}));
+    ASSIGN_OR_RETURN(std::vector<int32_t> spaced, EncodeField(field, " " + stripped, context, {}));
+    if (ids.empty()) return FieldError(field, "has no token; it must have text");
+    const bool is_other = spaced.size() == ids.size() && spaced.front() != ids.front();
+    for (std::vector<int32_t>* form : {&ids, &spaced}) {
+      if (form == &spaced && !is_other) continue;
+      if (form->size() == 1) {
+        banned_ids->push_back(form->front());
+      } else {
+        sequences->push_back(std::move(*form));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 // True if allowed_token_ids and banned_token_ids leave no id to sample.
 bool LeavesNoId(const SamplingParams& params, int vocab_size) {
   const std::set<int32_t> banned(params.banned_ids.begin(), params.banned_ids.end());
@@ -201,7 +325,18 @@ bool LeavesNoId(const SamplingParams& params, int vocab_size) {
                      [&](int32_t id) { return banned.contains(id); });
 }
 
-absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, SamplingParams* params) {
+// All ids that may be banned at once.
+SamplingParams WithSequenceEnds(const GenerateParams& params) {
+  SamplingParams sampling = params.sampling;
+  for (const auto& sequence : params.banned_sequences) {
+    sampling.banned_ids.push_back(sequence.back());
+  }
+  return sampling;
+}
+
+absl::Status ReadTokenSets(const v1::Sampling& message, const ParseContext& context, int vocab_size,
+                           GenerateParams* generate) {
+  SamplingParams* const params = &generate->sampling;
   RETURN_IF_ERROR(CheckCount("sampling.logit_bias", size_t(message.logit_bias_size()), 0,
                              limits::kMaxLogitBiases));
   for (const auto& [id, bias] : message.logit_bias()) {
@@ -232,15 +367,23 @@ absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, Sampling
                " entries and leaves no id to sample; at least one id must be allowed and not "
                "banned"));
   }
+  if (message.bad_words().empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(ReadBadWords(message, context, &params->banned_ids, &generate->banned_sequences));
+  if (LeavesNoId(WithSequenceEnds(*generate), vocab_size)) {
+    return FieldError("sampling.bad_words",
+                      StrCat("has ", message.bad_words_size(),
+                             " entries, whose last tokens leave no id to sample"));
+  }
   return absl::OkStatus();
 }
 
 absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& context,
-                          SamplingParams* params) {
+                          GenerateParams* generate) {
+  SamplingParams* const params = &generate->sampling;
   const int vocab_size = context.checkpoint->config.NumTokenIds();  // padding is never sampled
   params->seed = message.has_seed() ? message.seed() : context.default_seed;
   RETURN_IF_ERROR(ReadSamplingFields(message, vocab_size, params));
-  return ReadTokenSets(message, vocab_size, params);
+  return ReadTokenSets(message, context, vocab_size, generate);
 }
 
 // Checks max_tokens and min_tokens against the context length left after the prompt.
@@ -269,7 +412,7 @@ absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_t
 // Before min_tokens an id must be left that does not end the text.
 absl::Status CheckEarlyIds(const ModelConfig& config, const GenerateParams& params) {
   if (params.min_tokens == 0) return absl::OkStatus();
-  SamplingParams early = params.sampling;
+  SamplingParams early = WithSequenceEnds(params);
   for (const int32_t id : EndingIds(params, config)) early.banned_ids.push_back(id);
   if (!LeavesNoId(early, config.NumTokenIds())) return absl::OkStatus();
   return ValueError("min_tokens", params.min_tokens,
@@ -303,10 +446,74 @@ void MoveSpecialStops(const Checkpoint& checkpoint, GenerateParams* params) {
   }
 }
 
-absl::Status ReadOutputs(const v1::GenerateRequest& message, GenerateParams* params,
-                         ParsedGenerate* call) {
+struct Constraint {
+  std::string field;
+  GrammarSource source;
+};
+
+absl::StatusOr<Constraint> ReadSource(const v1::GenerateRequest& message) {
+  using Kind = GrammarSource::Kind;
+  switch (message.constraint_case()) {
+    case v1::GenerateRequest::kJsonObject:
+      if (!message.json_object())
+        return FieldError("json_object", "is false; it must be true or left out");
+      return Constraint{"json_object", JsonObjectSource()};
+    case v1::GenerateRequest::kJsonSchema:
+      return Constraint{"json_schema", {.kind = Kind::kJsonSchema, .text = message.json_schema()}};
+    case v1::GenerateRequest::kRegex:
+      return Constraint{"regex", {.kind = Kind::kRegex, .text = message.regex()}};
+    case v1::GenerateRequest::kGrammar:
+      return Constraint{"grammar", {.kind = Kind::kEbnf, .text = message.grammar()}};
+    case v1::GenerateRequest::kChoice: {
+      const auto& texts = message.choice().texts();
+      RETURN_IF_ERROR(CheckCount("choice", size_t(texts.size()), 1, limits::kMaxConstraintChoices));
+      for (int i = 0; i < texts.size(); ++i) {
+        RETURN_IF_ERROR(CheckText(StrCat("choice[", i, "]"), texts[i]));
+      }
+      const std::vector<std::string> choices(texts.begin(), texts.end());
+      return Constraint{"choice", ChoiceSource(choices)};
+    }
+    case v1::GenerateRequest::CONSTRAINT_NOT_SET: break;
+  }
+  return Constraint{};
+}
+
+// Requires  `params` has all that says which ids may be sampled, and which end the text
+absl::Status ReadConstraint(const v1::GenerateRequest& message, const ParseContext& context,
+                            GenerateParams* params) {
+  ASSIGN_OR_RETURN(const Constraint constraint, ReadSource(message));
+  const std::string& field = constraint.field;
+  if (field.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckText(field, constraint.source.text));
+  const Checkpoint& checkpoint = *context.checkpoint;
+  if (checkpoint.tokenizer == nullptr) {
+    return absl::FailedPreconditionError(
+        StrCat(field, ": this checkpoint has no tokenizer, so a text cannot be constrained"));
+  }
+  if (context.grammars == nullptr) {
+    return absl::UnimplementedError(StrCat(field, ": there are no constraints here"));
+  }
+  auto grammar = context.grammars->Get(constraint.source, context.should_stop);
+  if (absl::IsInvalidArgument(grammar.status()) || absl::IsDeadlineExceeded(grammar.status())) {
+    const absl::string_view problem = grammar.status().message();
+    return FieldError(field, std::string_view(problem.data(), problem.size()));
+  }
+  if (!grammar.ok()) {
+    return absl::Status(grammar.status().code(), StrCat(field, ": ", grammar.status().message()));
+  }
+  params->grammar = *std::move(grammar);
+  TokenMasks masks(params->grammar, checkpoint.config.NumTokenIds(),
+                   EndingIds(*params, checkpoint.config));
+  const std::optional<FinishReason> finish =
+      masks.After({}, {}, params->min_tokens == 0, params->sampling).finish;
+  if (finish != FinishReason::kDeadEnd) return absl::OkStatus();
+  return FieldError(field, "allows no first token that may be sampled");
+}
+
+absl::Status ReadOutputs(const v1::GenerateRequest& message, const ParseContext& context,
+                         GenerateParams* params, ParsedGenerate* call) {
   if (message.has_n()) params->num_choices = message.n();
-  RETURN_IF_ERROR(CheckRange("n", params->num_choices, 1, limits::kMaxChoices));
+  RETURN_IF_ERROR(CheckRange("n", params->num_choices, 1, context.max_choices));
   if (message.has_logprobs()) {
     params->num_logprobs = message.logprobs();
     RETURN_IF_ERROR(CheckRange("logprobs", params->num_logprobs, 0, limits::kMaxLogprobs));
@@ -323,6 +530,10 @@ absl::Status ReadOutputs(const v1::GenerateRequest& message, GenerateParams* par
         CheckRange("speculative_tokens", params->speculative_tokens, kRange.min, kRange.max));
   }
   params->ignore_eos = message.ignore_eos();
+  params->includes_stop = message.include_stop_str_in_output();
+  if (message.has_skip_special_tokens()) {
+    params->skips_special_tokens = message.skip_special_tokens();
+  }
   if (message.has_stream_interval()) call->stream_interval = message.stream_interval();
   return CheckRange("stream_interval", call->stream_interval, 1, limits::kMaxStreamInterval);
 }
@@ -372,7 +583,7 @@ class ItemReader {
     }
     Request request;
     request.prompt = std::move(context_ids_);
-    request.score = std::move(params);
+    request.params = std::move(params);
     return request;
   }
 
@@ -511,21 +722,46 @@ class ItemReader {
 
 // One request for each rope base among the continuations. Without dynamic NTK there is one base.
 std::vector<Request> SplitByRopeBase(Request request, const ModelConfig& config) {
-  std::vector<std::vector<int32_t>> continuations = std::move(request.score->continuations);
-  request.score->continuations.clear();
+  std::vector<std::vector<int32_t>> continuations = std::move(request.Score()->continuations);
+  request.Score()->continuations.clear();
   std::map<double, Request> parts;
   for (size_t i = 0; i < continuations.size(); ++i) {
     const int num_tokens = int(request.prompt.size() + continuations[i].size());
     ScoreParams& part =
-        *parts.try_emplace(RopeBase(config, num_tokens), request).first->second.score;
+        *parts.try_emplace(RopeBase(config, num_tokens), request).first->second.Score();
     part.continuations.push_back(std::move(continuations[i]));
     part.indices.push_back(int(i));
   }
   std::vector<Request> requests;
   for (auto& [rope_base, part] : parts) requests.push_back(std::move(part));
   // The indices are only needed where continuations are apart.
-  if (requests.size() == 1) requests[0].score->indices.clear();
+  if (requests.size() == 1) requests[0].Score()->indices.clear();
   return requests;
+}
+
+// Ascending, without repeats.
+std::vector<int32_t> SortedUnique(std::vector<int32_t> entries) {
+  std::ranges::sort(entries);
+  const auto repeats = std::ranges::unique(entries);
+  entries.erase(repeats.begin(), repeats.end());
+  return entries;
+}
+
+// Reads positions in `text`, "the prompt", of n tokens: [-n, n), negative ones from the end.
+template <typename Entries>
+absl::StatusOr<std::vector<int32_t>> ReadPositions(const std::string& field, const Entries& entries,
+                                                   int num_tokens, const std::string& text) {
+  std::vector<int32_t> positions;
+  for (int i = 0; i < int(entries.size()); ++i) {
+    const int32_t position = entries[i];
+    if (position < -num_tokens || position >= num_tokens) {
+      return ValueError(StrCat(field, "[", i, "]"), position,
+                        StrCat("in [", -num_tokens, ", ", num_tokens, "): ", text, " has ",
+                               num_tokens, " tokens"));
+    }
+    positions.push_back(position < 0 ? position + num_tokens : position);
+  }
+  return SortedUnique(std::move(positions));
 }
 
 // Embed.
@@ -539,6 +775,34 @@ absl::StatusOr<Pooling> ReadPooling(v1::Pooling pooling) {
     default:
       return ValueError("pooling", int(pooling), "POOLING_LAST, POOLING_MEAN or POOLING_TOKEN");
   }
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadHiddenLayers(const v1::EmbedRequest& message,
+                                                      const ModelConfig& config) {
+  if (message.layers().empty()) return std::vector<int32_t>{kFinalNorm};
+  const int num_blocks = config.num_hidden_layers;
+  std::vector<bool> is_chosen(size_t(num_blocks) + 2);
+  for (int i = 0; i < message.layers_size(); ++i) {
+    const int32_t layer = message.layers(i);
+    const std::string field = StrCat("layers[", i, "]");
+    if (layer < kFinalNorm || layer > num_blocks) {
+      return ValueError(field, layer,
+                        StrCat("in [-1, ", num_blocks, "]: -1 is the final norm, 0 the embedding, ",
+                               num_blocks, " the stream behind the last block"));
+    }
+    if (message.apply_head() && layer != kFinalNorm) {
+      return ValueError(field, layer, "-1 where apply_head is true: the head reads no other layer");
+    }
+    if (is_chosen[size_t(layer) + 1]) return ValueError(field, layer, "there once");
+    is_chosen[size_t(layer) + 1] = true;
+  }
+  const int64_t num_floats = int64_t{message.layers_size()} * config.hidden_size;
+  if (num_floats > limits::kMaxHiddenFloats) {
+    return FieldError("layers",
+                      StrCat("x hidden_size are ", message.layers_size(), " x ", config.hidden_size,
+                             "; they must be at most ", limits::kMaxHiddenFloats));
+  }
+  return std::vector<int32_t>(message.layers().begin(), message.layers().end());
 }
 
 absl::StatusOr<std::vector<int32_t>> ReadInput(const std::string& field,
@@ -561,14 +825,6 @@ absl::StatusOr<std::vector<int32_t>> ReadInput(const std::string& field,
 
 // CaptureAttention.
 
-// Ascending, without repeats.
-std::vector<int32_t> SortedUnique(std::vector<int32_t> entries) {
-  std::ranges::sort(entries);
-  const auto repeats = std::ranges::unique(entries);
-  entries.erase(repeats.begin(), repeats.end());
-  return entries;
-}
-
 // Reads indices in [0, count); an empty list selects all.
 template <typename Entries>
 absl::StatusOr<std::vector<int32_t>> ReadIndices(const std::string& field, const Entries& entries,
@@ -581,22 +837,6 @@ absl::StatusOr<std::vector<int32_t>> ReadIndices(const std::string& field, const
   }
   ASSIGN_OR_RETURN(auto chosen, CheckIds(field, entries, count));
   return SortedUnique(std::move(chosen));
-}
-
-template <typename Entries>
-absl::StatusOr<std::vector<int32_t>> ReadRows(const Entries& entries, int num_tokens) {
-  if (entries.empty()) return std::vector<int32_t>{num_tokens - 1};
-  std::vector<int32_t> rows;
-  for (int i = 0; i < int(entries.size()); ++i) {
-    const int32_t row = entries[i];
-    if (row < -num_tokens || row >= num_tokens) {
-      return ValueError(StrCat("rows[", i, "]"), row,
-                        StrCat("in [", -num_tokens, ", ", num_tokens, "): the prompt has ",
-                               num_tokens, " tokens"));
-    }
-    rows.push_back(row < 0 ? row + num_tokens : row);
-  }
-  return SortedUnique(std::move(rows));
 }
 
 // Bounds the number of keys of one row and of all rows.
@@ -646,9 +886,12 @@ ParseContext ContextOf(const LoadedModel& model, uint64_t default_seed) {
   return {.checkpoint = &model.GetCheckpoint(),
           .max_model_len = model.MaxModelLen(),
           .default_seed = default_seed,
+          .max_choices = model.MaxChoices(),
           .allow_attention_override = model.AllowsAttentionOverride(),
+          .allow_steering = model.AllowsSteering(),
           .kv_cache_dtype = model.GetEngine().Options().kv_cache_dtype,
-          .backend = model.GetBackend()};
+          .backend = model.GetBackend(),
+          .grammars = &model.Grammars()};
 }
 
 absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
@@ -657,9 +900,9 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
   ParsedGenerate parsed;
   GenerateParams params;
   // Cheap checks first: tokenization is the expensive part.
-  RETURN_IF_ERROR(ReadSampling(message.sampling(), context, &params.sampling));
+  RETURN_IF_ERROR(ReadSampling(message.sampling(), context, &params));
   RETURN_IF_ERROR(ReadStops(message, checkpoint.config.vocab_size, &params));
-  RETURN_IF_ERROR(ReadOutputs(message, &params, &parsed));
+  RETURN_IF_ERROR(ReadOutputs(message, context, &params, &parsed));
   RETURN_IF_ERROR(ReadSharing(message, context, &parsed.request));
   ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
   RETURN_IF_ERROR(ReadLengths(message, prompt.ids.size(), context, &params));
@@ -667,6 +910,7 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
   for (std::string& stop : prompt.stop_strings) params.stop_strings.push_back(std::move(stop));
   MoveSpecialStops(checkpoint, &params);
   RETURN_IF_ERROR(CheckEarlyIds(checkpoint.config, params));
+  RETURN_IF_ERROR(ReadConstraint(message, context, &params));
   if (message.echo()) {
     if (message.prompt_case() != v1::GenerateRequest::kTokens) {
       parsed.echo = std::move(prompt.text);
@@ -675,7 +919,7 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
     }
   }
   parsed.request.prompt = std::move(prompt.ids);
-  parsed.request.generate = std::move(params);
+  parsed.request.params = std::move(params);
   return parsed;
 }
 
@@ -683,6 +927,15 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
                                        const ParseContext& context) {
   RETURN_IF_ERROR(CheckCount("items", size_t(message.items_size()), 1, limits::kMaxScoreItems));
   RETURN_IF_ERROR(CheckRange("top_logprobs", message.top_logprobs(), 0, limits::kMaxLogprobs));
+  RETURN_IF_ERROR(CheckCount("logprob_token_ids", size_t(message.logprob_token_ids_size()), 0,
+                             limits::kMaxLogprobIds));
+  ASSIGN_OR_RETURN(const std::vector<int32_t> logprob_ids,
+                   CheckIds("logprob_token_ids", message.logprob_token_ids(),
+                            context.checkpoint->config.vocab_size));
+  if (message.full_distribution() && !logprob_ids.empty()) {
+    return FieldError("logprob_token_ids",
+                      "is set; it must be empty where full_distribution is true, which has all");
+  }
   Request shared;
   RETURN_IF_ERROR(ReadSharing(message, context, &shared));
   ParsedScore parsed;
@@ -690,13 +943,24 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
   int64_t num_repeat_bytes = 0;
   int64_t num_tokens = 0;
   for (int i = 0; i < message.items_size(); ++i) {
-    ASSIGN_OR_RETURN(Request request,
-                     ItemReader(message.items(i), i, context).Read(&num_repeat_bytes));
+    absl::StatusOr<Request> read = ItemReader(message.items(i), i, context).Read(&num_repeat_bytes);
+    if (!read.ok()) {
+      const bool is_of_item =
+          absl::IsInvalidArgument(read.status()) || absl::IsFailedPrecondition(read.status());
+      // Not a limit of the whole call.
+      if (!is_of_item || num_repeat_bytes > limits::kMaxScoreRepeatBytes) return read.status();
+      parsed.errors.emplace(i, read.status());
+      continue;
+    }
+    Request& request = *read;
     request.priority = shared.priority;
     request.use_prefix_cache = shared.use_prefix_cache;
     request.cache_salt = shared.cache_salt;
     request.attention = shared.attention;
-    request.score->num_logprobs = parsed.per_token ? message.top_logprobs() : 0;
+    request.steering = shared.steering;
+    request.Score()->num_logprobs = parsed.per_token ? message.top_logprobs() : 0;
+    request.Score()->logprob_ids = logprob_ids;
+    request.Score()->full_distribution = message.full_distribution();
     for (Request& part : SplitByRopeBase(std::move(request), context.checkpoint->config)) {
       num_tokens += NumPromptTokens(part);
       if (num_tokens > limits::kMaxScoreTokens) {
@@ -708,6 +972,7 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
       parsed.item_indices.push_back(i);
     }
   }
+  if (parsed.items.empty()) return parsed.errors.begin()->second;
   return parsed;
 }
 
@@ -718,6 +983,15 @@ absl::StatusOr<std::vector<Request>> ParseEmbed(const v1::EmbedRequest& message,
   RETURN_IF_ERROR(ReadSharing(message, context, &shared));
   EmbedParams params{.apply_head = message.apply_head(), .normalize = message.normalize()};
   ASSIGN_OR_RETURN(params.pooling, ReadPooling(message.pooling()));
+  ASSIGN_OR_RETURN(params.layers, ReadHiddenLayers(message, context.checkpoint->config));
+  RETURN_IF_ERROR(
+      CheckCount("positions", size_t(message.positions_size()), 0, size_t(context.max_model_len)));
+  if (params.pooling == Pooling::kLast && !message.positions().empty()) {
+    return FieldError("positions", "is set; it may be set with POOLING_MEAN or POOLING_TOKEN");
+  }
+  if (!message.dtype().empty() && message.dtype() != "fp32" && message.dtype() != "fp16") {
+    return ValueError("dtype", Quote(message.dtype()), "\"fp32\" or \"fp16\"");
+  }
   if (params.apply_head && context.checkpoint->model->NumHeadOutputs() == 0) {
     return absl::FailedPreconditionError(StrCat("apply_head is true, but checkpoint ",
                                                 context.checkpoint->name,
@@ -725,10 +999,13 @@ absl::StatusOr<std::vector<Request>> ParseEmbed(const v1::EmbedRequest& message,
   }
   std::vector<Request> requests;
   for (int i = 0; i < message.inputs_size(); ++i) {
+    if (context.should_stop()) return absl::CancelledError("the call has ended");
     Request request = shared;
-    ASSIGN_OR_RETURN(request.prompt,
-                     ReadInput(StrCat("inputs[", i, "]"), message.inputs(i), context));
-    request.embed = params;
+    const std::string field = StrCat("inputs[", i, "]");
+    ASSIGN_OR_RETURN(request.prompt, ReadInput(field, message.inputs(i), context));
+    ASSIGN_OR_RETURN(params.positions, ReadPositions("positions", message.positions(),
+                                                     int(request.prompt.size()), field));
+    request.params = params;
     requests.push_back(std::move(request));
   }
   return requests;
@@ -755,14 +1032,18 @@ absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
                              " tokens; it must have at most max_model_len ", context.max_model_len),
                       "the prompt");
   }
-  ASSIGN_OR_RETURN(auto rows, ReadRows(message.rows(), int(prompt.ids.size())));
+  const int num_tokens = int(prompt.ids.size());
+  std::vector<int32_t> rows = {num_tokens - 1};
+  if (!message.rows().empty()) {
+    ASSIGN_OR_RETURN(rows, ReadPositions("rows", message.rows(), num_tokens, "the prompt"));
+  }
   request.prompt = std::move(prompt.ids);
-  request.capture = CaptureParams{.layers = std::move(layers),
-                                  .heads = std::move(heads),
-                                  .rows = std::move(rows),
-                                  .top_k = message.top_k(),
-                                  .statistics = message.statistics()};
-  RETURN_IF_ERROR(CheckSize(*request.capture));
+  request.params = CaptureParams{.layers = std::move(layers),
+                                 .heads = std::move(heads),
+                                 .rows = std::move(rows),
+                                 .top_k = message.top_k(),
+                                 .statistics = message.statistics()};
+  RETURN_IF_ERROR(CheckSize(*request.Capture()));
   return request;
 }
 

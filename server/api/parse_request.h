@@ -1,17 +1,18 @@
 // Validates and converts wire messages to engine requests. Pure functions. Every field and limit
 // that proto/lssar/v1/inference.proto documents is checked here.
 // Errors  INVALID_ARGUMENT, by FieldError (base/field_error.h): names field, value and limit:
-//         "sampling.top_p is 1.5; it must be in (0, 1]"
+//         "sampling.top_p is 1.5; it must be in [0, 1]"
 //         CANCELLED: ParseContext::should_stop returned true
 //         FAILED_PRECONDITION: the request needs a tokenizer, a chat template or a BOS that the
-//         checkpoint does not have; attention_override where the server does not allow it;
-//         another checkpoint_hash than this checkpoint's
+//         checkpoint does not have; attention_override or steering where the server does not allow
+//         it; another checkpoint_hash than this checkpoint's
 //         UNIMPLEMENTED: an attention_override that the backend does not compute
 #ifndef LSSAR_SERVER_API_PARSE_REQUEST_H_
 #define LSSAR_SERVER_API_PARSE_REQUEST_H_
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@
 
 namespace lssar {
 
+class GrammarCache;
 class LoadedModel;
 
 // What the checks need to know about the model. `checkpoint` must outlive the call.
@@ -33,14 +35,18 @@ struct ParseContext {
   int max_model_len = 0;                               // tokens
   uint64_t default_seed = 0;                           // for requests that set none
   int default_max_tokens = limits::kDefaultMaxTokens;  // the same; cut to what is left
+  int max_choices = limits::kMaxChoices;               // n, at most
   bool allow_attention_override = false;
+  bool allow_steering = false;
   DType kv_cache_dtype = DType::kF16;  // must serve an attention_override
   const Backend* backend = nullptr;    // must compute an attention_override; null: all are computed
+  GrammarCache* grammars = nullptr;    // compiles constraints; null: there are none
   // Polled during long work; true ends it.
   std::function<bool()> should_stop = [] { return false; };
   // Bytes of one text; 0: as many as max_model_len of the longest token have. A longer text cannot
   // fit, and is refused before it is tokenized.
   size_t max_text_bytes = 0;
+  bool add_bos = true;  // to a chat, where the checkpoint does and the template has not
 };
 
 ParseContext ContextOf(const LoadedModel& model, uint64_t default_seed = 0);
@@ -66,10 +72,13 @@ struct ParsedScore {
   // base, so that a score does not depend on the lengths of the item's other continuations.
   std::vector<Request> items;
   std::vector<int> item_indices;  // [items.size()]: index of the message's item
+  // The message's items that cannot be scored, with INVALID_ARGUMENT or FAILED_PRECONDITION.
+  std::map<int, absl::Status> errors;
   bool per_token = false;
 };
 
-// Ensures  if context and continuation of an item are both text, they are tokenized as one string,
+// Ensures  an item is scored; where none is, the first one's error is that of the call
+//          if context and continuation of an item are both text, they are tokenized as one string,
 //          and the context's trailing white space moves to the continuation
 // Cost     the context is tokenized once, but for its end, which what follows may change
 absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,

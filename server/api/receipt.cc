@@ -37,9 +37,10 @@ v1::Receipt MakeReceipt(const LoadedModel& model, const Request& request) {
   receipt.set_kv_cache_dtype(std::string(NameOf(model.GetEngine().Options().kv_cache_dtype)));
   receipt.set_attention(request.attention ? request.attention->name
                                           : DescribeAttention(checkpoint.config.attention));
-  if (request.generate) {
-    *receipt.mutable_sampling() = ToMessage(request.generate->sampling);
-    receipt.mutable_sampling()->set_seed(request.generate->sampling.seed);
+  if (request.steering != nullptr) receipt.set_steering(request.steering->description);
+  if (const GenerateParams* const generate = request.Generate()) {
+    *receipt.mutable_sampling() = ToMessage(generate->sampling);
+    receipt.mutable_sampling()->set_seed(generate->sampling.seed);
   }
   return receipt;
 }
@@ -54,11 +55,12 @@ std::string ReceiptJson(const LoadedModel& model, const std::vector<const Reques
                                  {"dtype", receipt.dtype()},
                                  {"kv_cache_dtype", receipt.kv_cache_dtype()},
                                  {"attention", receipt.attention()}};
+  if (!receipt.steering().empty()) json["steering"] = receipt.steering();
   if (receipt.has_sampling()) {
     json["sampling"] = SamplingJson(receipt.sampling());
     std::vector<uint64_t> seeds;
     for (const Request* request : requests) {
-      if (request->generate) seeds.push_back(request->generate->sampling.seed);
+      if (const auto* generate = request->Generate()) seeds.push_back(generate->sampling.seed);
     }
     if (std::ranges::count(seeds, seeds.front()) == std::ssize(seeds)) {
       json["sampling"]["seed"] = seeds.front();

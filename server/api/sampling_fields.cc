@@ -30,8 +30,7 @@ constexpr std::array kFields = std::to_array<SamplingField>({
     {.name = "top_p",
      .value = Float{&SamplingParams::top_p, 0, 1, &v1::Sampling::has_top_p, &v1::Sampling::top_p,
                     &v1::Sampling::set_top_p},
-     .excludes_low = true,
-     .help = "keep the most probable tokens up to this total probability"},
+     .help = "keep the most probable tokens up to this total probability; 0: the best one"},
     {.name = "min_p",
      .value = Float{&SamplingParams::min_p, 0, 1, &v1::Sampling::has_min_p, &v1::Sampling::min_p,
                     &v1::Sampling::set_min_p},
@@ -126,6 +125,13 @@ std::string SamplingFieldSchemas() {
                         field.help, field.has_minus_one ? "; -1: the default" : "", "\"}");
         },
         field.value);
+  });
+}
+
+std::string SamplingValueSchemas() {
+  return StrJoin(kFields, [](const SamplingField& field) {
+    return StrCat("\"", field.name, "\": {\"type\": \"", field.IsInteger() ? "integer" : "number",
+                  "\"}");
   });
 }
 

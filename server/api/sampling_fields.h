@@ -54,6 +54,8 @@ v1::Sampling ToMessage(const SamplingParams& params);
 
 // "NAME": {a JSON Schema}, for each field, separated by commas.
 std::string SamplingFieldSchemas();
+// The same of values that were used.
+std::string SamplingValueSchemas();
 
 }  // namespace lssar
 

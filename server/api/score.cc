@@ -1,7 +1,10 @@
 #include "server/api/score.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
+#include "base/quote.h"
 #include "base/status_macros.h"
 #include "server/api/parse_request.h"
 #include "server/loaded_model.h"
@@ -12,12 +15,35 @@ absl::StatusOr<std::vector<SubRequest>> ScoreMethod::Parse() {
   ASSIGN_OR_RETURN(ParsedScore parsed, ParseScore(request, Context().MakeParseContext()));
   tokenizer_ = Context().Model().GetCheckpoint().tokenizer.get();
   item_indices_ = std::move(parsed.item_indices);
+  errors_ = std::move(parsed.errors);
   request.clear_items();  // frees the memory: the parsed items are what remains of them
   Context().AddLogFields({{"num_items", parsed.items.size()}});
+  if (!errors_.empty()) Context().AddLogFields({{"num_bad_items", errors_.size()}});
   return Items(std::move(parsed.items));
 }
 
+void ScoreMethod::SendLogprobs(int item, const LogprobBlock& block) {
+  const auto size = size_t(block.size);
+  const size_t num_positions = block.values.size() / size;
+  const size_t positions_per_message = std::max(size_t{1}, limits::kMaxFloatsPerMessage / size);
+  for (size_t first = 0; first < num_positions; first += positions_per_message) {
+    const size_t end = std::min(num_positions, first + positions_per_message);
+    v1::ScoreReply reply;
+    v1::ScoreLogprobs& logprobs = *reply.mutable_logprobs();
+    logprobs.set_item(item);
+    logprobs.set_continuation(block.index);
+    logprobs.set_first(block.first + int(first));
+    logprobs.set_size(block.size);
+    logprobs.mutable_values()->Add(block.values.begin() + std::ptrdiff_t(first * size),
+                                   block.values.begin() + std::ptrdiff_t(end * size));
+    Send(std::move(reply));
+  }
+}
+
 void ScoreMethod::OnResult(int item, EngineResult result) {
+  if (const auto* logprobs = std::get_if<LogprobBlock>(&result)) {
+    return SendLogprobs(item_indices_[size_t(item)], *logprobs);
+  }
   const auto& score = std::get<ContinuationScore>(result);
   const int index = item_indices_[size_t(item)];
   int num_bytes = 0;
@@ -49,6 +75,15 @@ void ScoreMethod::OnResult(int item, EngineResult result) {
 
 void ScoreMethod::OnEnd(const absl::Status& status, const RequestStats& total) {
   if (!status.ok()) return;
+  for (const auto& [item, problem] : errors_) {
+    v1::ScoreReply reply;
+    v1::ScoreError& error = *reply.mutable_error();
+    error.set_item(item);
+    error.set_code(int(problem.code()));
+    error.set_message(
+        Shorten({problem.message().data(), problem.message().size()}, limits::kMaxErrorBytes));
+    Send(std::move(reply));
+  }
   v1::ScoreReply reply;
   reply.mutable_finished()->set_checkpoint_hash(Context().Model().GetCheckpoint().hash);
   SetFinished(total, reply.mutable_finished());

@@ -2,6 +2,7 @@
 #ifndef LSSAR_SERVER_API_SCORE_H_
 #define LSSAR_SERVER_API_SCORE_H_
 
+#include <map>
 #include <vector>
 
 #include "lssar/v1/inference.pb.h"
@@ -18,9 +19,15 @@ class ScoreMethod final : public Method {
   void OnResult(int item, EngineResult result) override;
   void OnEnd(const absl::Status& status, const RequestStats& total) override;
 
+  // Of the items that cannot be scored, once the request is parsed.
+  const std::map<int, absl::Status>& Errors() const { return errors_; }
+
  private:
+  void SendLogprobs(int item, const LogprobBlock& block);
+
   const Tokenizer* tokenizer_ = nullptr;
   std::vector<int> item_indices_;  // of the requests
+  std::map<int, absl::Status> errors_;
 };
 
 }  // namespace lssar

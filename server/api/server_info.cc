@@ -18,7 +18,7 @@ namespace {
 void SetModelInfo(const LoadedModel& model, v1::GetInfoReply* reply) {
   const Checkpoint& checkpoint = model.GetCheckpoint();
   const ModelConfig& config = checkpoint.config;
-  reply->set_model_name(checkpoint.name);
+  reply->set_model_name(model.ServedNames().front());
   reply->set_checkpoint_hash(checkpoint.hash);
   if (checkpoint.tokenizer != nullptr) {
     reply->set_tokenizer_hash(std::string(checkpoint.tokenizer->Hash()));
@@ -36,6 +36,7 @@ void SetModelInfo(const LoadedModel& model, v1::GetInfoReply* reply) {
   if (config.eos_id) reply->set_eos_id(*config.eos_id);
   reply->set_num_head_outputs(checkpoint.model->NumHeadOutputs());
   reply->set_attention_override_allowed(model.AllowsAttentionOverride());
+  reply->set_steering_allowed(model.AllowsSteering());
   reply->set_config_hash(checkpoint.config_hash);
   reply->set_num_parameters(checkpoint.num_parameters);
   reply->set_self_check_failure(model.SelfCheckFailure());
@@ -68,7 +69,7 @@ void SetEngineInfo(const LoadedModel& model, bool with_load, v1::GetInfoReply* r
   limits.set_max_queued_tokens(MaxQueuedTokens(options));
   limits.set_max_num_batched_tokens(options.max_num_batched_tokens);
   limits.set_max_message_bytes(limits::kMaxMessageBytes);
-  limits.set_max_choices(limits::kMaxChoices);
+  limits.set_max_choices(model.MaxChoices());
   limits.set_max_logprobs(limits::kMaxLogprobs);
   limits.set_max_stop_strings(limits::kMaxStopStrings);
 }

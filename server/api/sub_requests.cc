@@ -18,25 +18,33 @@ int64_t BytesOf(const std::vector<T>& list) {
 // The memory that `request` takes, in round figures.
 int64_t BytesOf(const Request& request) {
   int64_t num_bytes = int64_t{sizeof(SubRequest)} + BytesOf(request.prompt);
-  if (request.generate) {
-    const SamplingParams& sampling = request.generate->sampling;
+  if (const GenerateParams* const generate = request.Generate()) {
+    const SamplingParams& sampling = generate->sampling;
     num_bytes += BytesOf(sampling.allowed_ids) + BytesOf(sampling.banned_ids) +
-                 BytesOf(sampling.logit_bias) + BytesOf(request.generate->stop_strings);
+                 BytesOf(sampling.logit_bias) + BytesOf(generate->stop_strings);
+    for (const auto& sequence : generate->banned_sequences) num_bytes += BytesOf(sequence);
   }
-  if (request.score) {
-    num_bytes += BytesOf(request.score->continuations);
-    for (const auto& continuation : request.score->continuations)
-      num_bytes += BytesOf(continuation);
+  if (const ScoreParams* const score = request.Score()) {
+    num_bytes += BytesOf(score->continuations) + BytesOf(score->logprob_ids);
+    for (const auto& continuation : score->continuations) num_bytes += BytesOf(continuation);
+  }
+  if (const EmbedParams* const embed = request.Embed()) {
+    num_bytes += BytesOf(embed->layers) + BytesOf(embed->positions);
   }
   if (request.attention) num_bytes += BytesOf(request.attention->layers);
+  if (request.steering != nullptr) {
+    for (const SteeringVector& vector : request.steering->vectors) {
+      num_bytes += int64_t{sizeof(vector)} + BytesOf(vector.values);
+    }
+  }
   return num_bytes;
 }
 
 // What the request may use of tokens-per-minute.
 int64_t MaxTokens(const Request& request) {
   int64_t num_tokens = NumPromptTokens(request);
-  if (request.generate) {
-    num_tokens += int64_t{request.generate->num_choices} * request.generate->max_tokens;
+  if (const GenerateParams* const generate = request.Generate()) {
+    num_tokens += int64_t{generate->num_choices} * generate->max_tokens;
   }
   return num_tokens;
 }

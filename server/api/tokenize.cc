@@ -1,6 +1,7 @@
 #include "server/api/tokenize.h"
 
 #include <string>
+#include <string_view>
 
 #include "base/status_macros.h"
 
@@ -23,8 +24,13 @@ absl::StatusOr<v1::DetokenizeReply> DetokenizeIds(const v1::DetokenizeRequest& r
   ASSIGN_OR_RETURN(const auto ids, ParseDetokenize(request, context));
   const Tokenizer& tokenizer = *context.checkpoint->tokenizer;
   v1::DetokenizeReply reply;
-  reply.set_text(Decode(tokenizer, ids));
-  for (const int32_t id : ids) reply.add_pieces(std::string(tokenizer.PieceBytes(id)));
+  const bool skips = !request.has_skip_special_tokens() || request.skip_special_tokens();
+  reply.set_text(Decode(tokenizer, ids, skips));
+  for (const int32_t id : ids) {
+    std::string_view piece = tokenizer.PieceBytes(id);
+    if (piece.empty() && !skips) piece = tokenizer.SpecialTokenName(id);
+    reply.add_pieces(std::string(piece));
+  }
   return reply;
 }
 

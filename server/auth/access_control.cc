@@ -41,6 +41,12 @@ absl::StatusOr<ApiKeys> ReadKeys(const std::string& path) {
   }
 }
 
+// Time in which `amount` refills.
+Clock::duration TimeFor(int64_t amount, int64_t per_minute) {
+  using Minutes = std::chrono::duration<double, std::ratio<60>>;
+  return std::chrono::round<Clock::duration>(Minutes(double(amount) / double(per_minute)));
+}
+
 // Parsing needs many times the file's size for a moment, and malloc keeps that in an arena of the
 // thread. gRPC's threads would each keep some; threads that end share one arena.
 absl::StatusOr<ApiKeys> ReadKeysOnAThread(const std::string& path) {
@@ -53,18 +59,19 @@ absl::StatusOr<ApiKeys> ReadKeysOnAThread(const std::string& path) {
 
 }  // namespace
 
-Clock::duration TokenBucket::TimeFor(int64_t amount) const {
-  using Minutes = std::chrono::duration<double, std::ratio<60>>;
-  return std::chrono::round<Clock::duration>(Minutes(double(amount) / double(per_minute_)));
+TokenReservation TokenBucket::Take(int64_t amount, Clock::time_point now) {
+  if (per_minute_ == 0) return {};
+  full_at_ = std::max(full_at_, now) + TimeFor(amount, per_minute_);
+  return {.num_tokens = amount, .per_minute = per_minute_};
 }
 
-void TokenBucket::Take(int64_t amount, Clock::time_point now) {
-  if (per_minute_ > 0) full_at_ = std::max(full_at_, now) + TimeFor(amount);
+void TokenBucket::Return(const TokenReservation& taken) {
+  if (taken.per_minute > 0) full_at_ -= TimeFor(taken.num_tokens, taken.per_minute);
 }
 
 Clock::duration TokenBucket::TimeUntil(int64_t amount, Clock::time_point now) const {
   if (per_minute_ == 0) return Clock::duration::zero();
-  const Clock::duration full_in = std::max(full_at_, now) + TimeFor(amount) - now;
+  const Clock::duration full_in = std::max(full_at_, now) + TimeFor(amount, per_minute_) - now;
   return std::max(full_in - Clock::duration(std::chrono::minutes(1)), Clock::duration::zero());
 }
 
@@ -93,8 +100,12 @@ absl::StatusOr<RequestLease> KeyUsage::AddRequest(int num_sequences, int priorit
   const std::lock_guard lock(mutex_);
   const ClientLimits& limits = client_limits_;
   if (priority > limits.max_priority) {
-    return absl::ResourceExhaustedError(StrCat("priority = ", priority, " is over max-priority = ",
-                                               limits.max_priority, " of ", Description()));
+    return absl::PermissionDeniedError(StrCat("priority = ", priority, " is over max-priority = ",
+                                              limits.max_priority, " of ", Description()));
+  }
+  if (limits.max_sequences > 0 && num_sequences > limits.max_sequences) {
+    return absl::PermissionDeniedError(StrCat("n = ", num_sequences, " is over max-sequences = ",
+                                              limits.max_sequences, " of ", Description()));
   }
   if (limits.max_sequences > 0 && num_sequences_ + num_sequences > limits.max_sequences) {
     return absl::ResourceExhaustedError(
@@ -123,10 +134,11 @@ void KeyUsage::RemoveRequest(int num_sequences, bool is_waiting) {
   num_waiting_ -= is_waiting ? 1 : 0;
 }
 
-absl::Status KeyUsage::ReserveTokens(int64_t num_tokens, Clock::time_point now) {
+absl::StatusOr<TokenReservation> KeyUsage::ReserveTokens(int64_t num_tokens,
+                                                         Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   const int64_t limit = limits_.tokens_per_minute;
-  if (limit == 0) return absl::OkStatus();
+  if (limit == 0) return TokenReservation();
   const std::string sentence =
       StrCat("the request may use ", num_tokens, " tokens (prompts + n x max_tokens)");
   if (num_tokens > limit) {
@@ -138,13 +150,12 @@ absl::Status KeyUsage::ReserveTokens(int64_t num_tokens, Clock::time_point now) 
     return RetryAfter(wait, StrCat(sentence, ", more than is left of tokens-per-minute = ", limit,
                                    " of ", Description()));
   }
-  tokens_.Take(num_tokens, now);
-  return absl::OkStatus();
+  return tokens_.Take(num_tokens, now);
 }
 
-void KeyUsage::RefundTokens(int64_t num_tokens) {
+void KeyUsage::RefundTokens(const TokenReservation& unused) {
   const std::lock_guard lock(mutex_);
-  tokens_.Return(num_tokens);
+  tokens_.Return(unused);
 }
 
 void KeyUsage::SetLimits(const KeyLimits& limits, const ClientLimits& defaults) {

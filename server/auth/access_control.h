@@ -21,24 +21,26 @@
 
 namespace lssar {
 
+// What was taken from a bucket, and the rate at which it refills: a refund lasts as long as what it
+// gives back, whatever the rate is by then.
+struct TokenReservation {
+  int64_t num_tokens = 0;
+  int64_t per_minute = 0;  // 0: there was no limit, so nothing was taken
+};
+
 // A token bucket that holds one minute's worth, starts full and refills at a steady rate. Taking
 // more than it holds leaves a debt that refills first.
 class TokenBucket {
  public:
   // 0: unlimited. What was taken before stays taken; the time to refill it does not change.
   void SetRate(int64_t per_minute) { per_minute_ = per_minute; }
-  void Take(int64_t amount, Clock::time_point now);
-  // Gives back what was taken.
-  void Return(int64_t amount) {
-    if (per_minute_ > 0) full_at_ -= TimeFor(amount);
-  }
+  TokenReservation Take(int64_t amount, Clock::time_point now);
+  // Gives back what was taken, or a part of it.
+  void Return(const TokenReservation& taken);
   // Time until the bucket holds `amount`, which is at most the rate; zero if it does now.
   Clock::duration TimeUntil(int64_t amount, Clock::time_point now) const;
 
  private:
-  // Time in which `amount` refills.
-  Clock::duration TimeFor(int64_t amount) const;
-
   int64_t per_minute_ = 0;
   Clock::time_point full_at_ = {};
 };
@@ -98,15 +100,16 @@ class KeyUsage : public std::enable_shared_from_this<KeyUsage> {
   void Release();
 
   // Counts a request of the engine until the lease ends.
-  // Errors  RESOURCE_EXHAUSTED: names the field, its value and the limit
+  // Errors  PERMISSION_DENIED: over a ceiling, so that no retry can pass; RESOURCE_EXHAUSTED: over
+  //         what the client's other requests leave. Both name the field, its value and the limit.
   absl::StatusOr<RequestLease> AddRequest(int num_sequences, int priority);
 
-  // Takes the tokens that a call may use, before it uses any. RefundTokens gives back those that it
-  // has not used.
+  // Takes the tokens that a call may use, before it uses any; none if the key has no limit now.
+  // RefundTokens gives back those that it has not used.
   // Errors  RESOURCE_EXHAUSTED: names the limit; carries the retry delay, except for more than
   //         tokens-per-minute, which never fit
-  absl::Status ReserveTokens(int64_t num_tokens, Clock::time_point now);
-  void RefundTokens(int64_t num_tokens);
+  absl::StatusOr<TokenReservation> ReserveTokens(int64_t num_tokens, Clock::time_point now);
+  void RefundTokens(const TokenReservation& unused);
   // Counts tokens, and charges those of them that were not reserved. A running call is never
   // stopped for its tokens; the next call waits until the debt has refilled.
   void CountTokens(int64_t num_tokens, int64_t num_unreserved, Clock::time_point now);

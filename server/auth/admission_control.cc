@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -14,7 +15,7 @@ AdmissionPermit::AdmissionPermit(AdmissionPermit&& other) noexcept
       model_(other.model_),
       id_(other.id_),
       key_(std::move(other.key_)),
-      num_reserved_tokens_(other.num_reserved_tokens_),
+      reserved_(other.reserved_),
       num_used_tokens_(other.num_used_tokens_) {}
 
 AdmissionPermit::~AdmissionPermit() {
@@ -32,8 +33,7 @@ bool AdmissionPermit::IsAdmin() const {
 
 absl::Status AdmissionPermit::ReserveTokens(int64_t num_tokens) {
   if (key_ == nullptr) return absl::OkStatus();
-  RETURN_IF_ERROR(key_->ReserveTokens(num_tokens, Clock::now()));
-  num_reserved_tokens_ += num_tokens;
+  ASSIGN_OR_RETURN(reserved_, key_->ReserveTokens(num_tokens, Clock::now()));
   return absl::OkStatus();
 }
 
@@ -45,33 +45,40 @@ absl::StatusOr<RequestLease> AdmissionPermit::AddRequest(int num_sequences, int 
 void AdmissionPermit::CountTokens(int64_t num_tokens) {
   if (key_ == nullptr) return;
   num_used_tokens_ += num_tokens;
-  const int64_t over = std::max<int64_t>(0, num_used_tokens_ - num_reserved_tokens_);
+  const int64_t over = std::max<int64_t>(0, num_used_tokens_ - reserved_.num_tokens);
   key_->CountTokens(num_tokens, over, Clock::now());
-  num_reserved_tokens_ += over;
+  reserved_.num_tokens += over;
 }
 
 void AdmissionPermit::ReleaseKey() {
   const auto key = std::exchange(key_, nullptr);
   if (key == nullptr) return;
-  key->RefundTokens(num_reserved_tokens_ - num_used_tokens_);
+  key->RefundTokens(
+      {.num_tokens = reserved_.num_tokens - num_used_tokens_, .per_minute = reserved_.per_minute});
   key->Release();
 }
 
 absl::StatusOr<AdmissionPermit> AdmissionControl::Admit(std::string_view authorization,
                                                         KeyRole role, AbortCallback abort,
                                                         std::optional<Caller> caller,
-                                                        const std::string& client) {
-  ASSIGN_OR_RETURN(AdmissionPermit permit, AddCall(std::move(abort)));
+                                                        const std::string& client,
+                                                        const std::string& request_id) {
+  ASSIGN_OR_RETURN(AdmissionPermit permit,
+                   AddCall({.abort = std::move(abort), .request_id = request_id}));
   if (!caller) {
     ASSIGN_OR_RETURN(caller, access_->Authenticate(authorization, role));
   }
   if (*caller == nullptr) caller = access_->OfAddress(client);
   if (*caller != nullptr) RETURN_IF_ERROR((*caller)->Acquire(Clock::now()));
+  {
+    const std::lock_guard lock(mutex_);
+    running_.at(permit.id_).caller = *caller;
+  }
   permit.key_ = *std::move(caller);
   return permit;
 }
 
-absl::StatusOr<AdmissionPermit> AdmissionControl::AddCall(AbortCallback abort) {
+absl::StatusOr<AdmissionPermit> AdmissionControl::AddCall(RunningCall call) {
   const std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(LockedReadiness());
   if (std::ssize(running_) >= max_calls_) {
@@ -79,7 +86,8 @@ absl::StatusOr<AdmissionPermit> AdmissionControl::AddCall(AbortCallback abort) {
                                                " running calls (--max-calls ", max_calls_, ")"));
   }
   const uint64_t id = next_id_++;
-  running_.emplace(id, std::move(abort));
+  call.model = model_;
+  running_.emplace(id, std::move(call));
   return AdmissionPermit(this, model_, id);
 }
 
@@ -96,11 +104,6 @@ absl::Status AdmissionControl::LockedReadiness() const {
   return absl::OkStatus();
 }
 
-LoadedModel* AdmissionControl::Model() const {
-  const std::lock_guard lock(mutex_);
-  return model_;
-}
-
 void AdmissionControl::Open(LoadedModel* model) {
   const std::lock_guard lock(mutex_);
   model_ = model;
@@ -111,30 +114,58 @@ void AdmissionControl::Close(absl::Status reason) {
   closed_ = std::move(reason);
 }
 
-void AdmissionControl::AbortAll(const absl::Status& reason) {
-  std::map<uint64_t, AbortCallback> running;
-  {
-    const std::lock_guard lock(mutex_);
-    running = running_;
-  }
-  // Without the lock: a call that ends removes itself.
-  for (const auto& [id, abort] : running) {
-    if (abort) abort(reason);
-  }
+int AdmissionControl::AbortCalls(std::string_view request_id, const Caller& caller,
+                                 const absl::Status& reason) {
+  const bool sees_all = caller == nullptr || !caller->IsKey() || caller->IsAdmin();
+  return Abort(
+      [&](const RunningCall& call) {
+        return call.abort && call.request_id == request_id && (sees_all || call.caller == caller);
+      },
+      reason);
 }
 
-bool AdmissionControl::WaitUntilIdle(absl::Duration limit) {
+void AdmissionControl::AbortAll(const absl::Status& reason) {
+  Abort([](const RunningCall& call) { return bool(call.abort); }, reason);
+}
+
+template <typename Predicate>
+int AdmissionControl::Abort(const Predicate& predicate, const absl::Status& reason) {
+  std::vector<AbortCallback> aborts;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, call] : running_) {
+      if (predicate(call)) aborts.push_back(call.abort);
+    }
+  }
+  // Without the lock: a call that ends removes itself.
+  for (const AbortCallback& abort : aborts) abort(reason);
+  return int(aborts.size());
+}
+
+template <typename Condition>
+bool AdmissionControl::WaitUntil(absl::Duration limit, const Condition& condition) {
   std::unique_lock lock(mutex_);
   // Capped: now + limit must not overflow the clock.
   const auto capped = absl::ToChronoMilliseconds(std::min(limit, absl::Hours(24)));
-  return idle_.wait_for(lock, capped, [this] { return running_.empty(); });
+  return ended_.wait_for(lock, capped, condition);
+}
+
+bool AdmissionControl::WaitUntilIdle(absl::Duration limit) {
+  return WaitUntil(limit, [this] { return running_.empty(); });
+}
+
+bool AdmissionControl::WaitUntilUnused(const LoadedModel* model, absl::Duration limit) {
+  return WaitUntil(limit, [this, model] {
+    return std::none_of(running_.begin(), running_.end(),
+                        [model](const auto& call) { return call.second.model == model; });
+  });
 }
 
 void AdmissionControl::RemoveCall(uint64_t id) {
   // Notifies under the lock: the waiter may destroy this as soon as no call is left.
   const std::lock_guard lock(mutex_);
   running_.erase(id);
-  if (running_.empty()) idle_.notify_all();
+  ended_.notify_all();
 }
 
 }  // namespace lssar

@@ -9,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -40,6 +42,7 @@ class AdmissionPermit {
   // The caller's key has role admin, or the server has no keys.
   bool IsAdmin() const;
   // Reserves the tokens that the call may use. ReleaseKey gives back those that it has not used.
+  // Call at most once.
   // Errors  those of KeyUsage::ReserveTokens
   absl::Status ReserveTokens(int64_t num_tokens);
   // Errors  those of KeyUsage::AddRequest
@@ -59,7 +62,7 @@ class AdmissionPermit {
   uint64_t id_;
   // Of the key, or of the client's address. Null: it has no limits, or was released.
   std::shared_ptr<KeyUsage> key_;
-  int64_t num_reserved_tokens_ = 0;
+  TokenReservation reserved_;
   int64_t num_used_tokens_ = 0;
 };
 
@@ -71,13 +74,14 @@ class AdmissionControl {
 
   // `authorization`: see AccessControl::Authenticate. `abort`: how AbortAll ends this call; empty
   // if the call ends by itself soon. `caller`: what Authenticate has returned before for this role.
-  // `client`: the address that has the limits where there are no keys.
+  // `client`: the address that has the limits where there are no keys. `request_id`: AbortCalls.
   // Errors  UNAVAILABLE: as Readiness
   //         RESOURCE_EXHAUSTED: too many calls, or a limit of the key; carries the retry delay
   //         UNAUTHENTICATED, PERMISSION_DENIED: as AccessControl::Authenticate
   absl::StatusOr<AdmissionPermit> Admit(std::string_view authorization, KeyRole role,
                                         AbortCallback abort = {}, std::optional<Caller> caller = {},
-                                        const std::string& client = {});
+                                        const std::string& client = {},
+                                        const std::string& request_id = {});
 
   // As AccessControl::Authenticate.
   absl::StatusOr<Caller> Authenticate(std::string_view authorization, KeyRole role) const {
@@ -89,36 +93,51 @@ class AdmissionControl {
     return access_->Authenticate(authorization, role).status();
   }
 
-  // Starts to admit calls. `model` must outlive every permit.
+  // Starts to admit calls, or goes on with another model. `model` must outlive the permits that are
+  // given out until the next Open.
   void Open(LoadedModel* model);
   // Stops admitting calls; new ones get `reason` (UNAVAILABLE). The last reason applies.
   void Close(absl::Status reason);
+  // Ends the running calls of that request id with `reason`: those of the caller's own key; of all
+  // keys where the caller is an admin or there are no keys. Returns how many there were.
+  int AbortCalls(std::string_view request_id, const Caller& caller, const absl::Status& reason);
   // Ends every running call with `reason`.
   void AbortAll(const absl::Status& reason);
 
   // OK if calls are admitted. UNAVAILABLE: loading, or the reason given to Close.
   absl::Status Readiness() const;
-  // Null while the model is loading.
-  LoadedModel* Model() const;
 
   // Waits until no permit is left. False if `limit` passes first.
   bool WaitUntilIdle(absl::Duration limit);
+  // The same for the permits of one model, which Open has replaced.
+  bool WaitUntilUnused(const LoadedModel* model, absl::Duration limit);
 
  private:
   friend class AdmissionPermit;
 
   absl::Status LockedReadiness() const;
-  absl::StatusOr<AdmissionPermit> AddCall(AbortCallback abort);
+  struct RunningCall {
+    AbortCallback abort;
+    std::string request_id;
+    Caller caller = {};                  // set once it has been authenticated
+    const LoadedModel* model = nullptr;  // that was served at its admission
+  };
+  absl::StatusOr<AdmissionPermit> AddCall(RunningCall call);
+  // Aborts the calls of which `predicate` is true, which have a callback. Returns their number.
+  template <typename Predicate>
+  int Abort(const Predicate& predicate, const absl::Status& reason);
   void RemoveCall(uint64_t id);
+  template <typename Condition>
+  bool WaitUntil(absl::Duration limit, const Condition& condition);
 
   const int max_calls_;
   AccessControl* const access_;
   mutable std::mutex mutex_;
-  std::condition_variable idle_;
-  LoadedModel* model_ = nullptr;  // null: loading
-  absl::Status closed_;           // OK: not closed
+  std::condition_variable ended_;  // a call
+  LoadedModel* model_ = nullptr;   // null: loading
+  absl::Status closed_;            // OK: not closed
   uint64_t next_id_ = 0;
-  std::map<uint64_t, AbortCallback> running_;
+  std::map<uint64_t, RunningCall> running_;
 };
 
 }  // namespace lssar

@@ -2,6 +2,9 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/str_cat.h"
@@ -14,6 +17,24 @@ std::string FileVersion(const std::string& path) {
   // The time of the last change of the inode notices a chmod, too.
   return StrCat(file.st_dev, ".", file.st_ino, ".", file.st_size, ".", file.st_mtim.tv_sec, ".",
                 file.st_mtim.tv_nsec, ".", file.st_ctim.tv_sec, ".", file.st_ctim.tv_nsec);
+}
+
+std::string DirectoryVersion(const std::string& path) {
+  std::vector<std::string> files;
+  std::error_code error;
+  // operator++ of a range-based loop throws.
+  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code is_not;
+    if (!entry->is_regular_file(is_not)) continue;  // follows links
+    files.push_back(
+        StrCat(entry->path().filename().string(), "\n", FileVersion(entry->path().string()), "\n"));
+  }
+  if (error) return "";
+  std::sort(files.begin(), files.end());
+  std::string version;
+  for (const std::string& file : files) version += file;
+  return version;
 }
 
 FileWatch::FileWatch(std::vector<std::string> paths, Clock::duration check_interval)

@@ -1,4 +1,4 @@
-// Detects changes of files that are reloaded while the server runs: API keys, certificates.
+// Detects changes of files that are reloaded while the server runs: API keys, certificates, models.
 #ifndef LSSAR_SERVER_CONFIG_FILE_VERSION_H_
 #define LSSAR_SERVER_CONFIG_FILE_VERSION_H_
 
@@ -14,6 +14,10 @@ namespace lssar {
 // if the file cannot be examined. Call before reading the file, so that a concurrent write counts
 // as a change.
 std::string FileVersion(const std::string& path);
+
+// The same of the files that are directly in a directory, and of their names. Empty if it cannot be
+// read.
+std::string DirectoryVersion(const std::string& path);
 
 // Decides when a set of files is read again, and which results of that are logged.
 //

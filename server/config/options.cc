@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_replace.h"
 #include "base/str_cat.h"
@@ -28,6 +29,7 @@ Examples:
   lssar-server --model models/zoo/lssar-6m --listen 0.0.0.0:50051 --max-model-len 8192)";
 
 constexpr std::string_view kOff = "off";
+constexpr size_t kMaxNameBytes = 128;  // of a model
 
 // `or_off`: also accepts "off", which opens no port and clears `target`.
 AssignFlag AssignListen(std::string* target, bool or_off) {
@@ -128,7 +130,8 @@ std::vector<Flag> SpeculationFlags(ModelOptions& options) {
   EngineOptions& engine = options.engine;
   return {
       {"speculative", "Speculative decoding", "METHOD",
-       "Draft tokens that the model verifies several in one step; the output has the same bits. "
+       "Draft tokens that the model verifies several in one step; the output has the same bits "
+       "(on cuda with --batch-invariant). "
        "ngram: what followed the last tokens where they occurred before in the prompt or output; "
        "draft-model: what the model of --draft-model says; off: nothing, and no draft model is "
        "loaded; default draft-model with --draft-model, else off",
@@ -176,6 +179,10 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
       IntFlag("max-num-seqs", "Limits", "COUNT",
               "Sequences that run at the same time; each choice of a request is one",
               &engine.max_num_seqs, limits::kMaxNumSeqs),
+      IntFlag("max-n", "Limits", "COUNT",
+              "Choices of one request (n), at most; they run together, so that no more than "
+              "max-num-seqs ever do",
+              &options.max_choices, limits::kMaxN),
       IntFlag("max-queued-requests", "Limits", "COUNT",
               "Requests in the waiting queue; further requests are rejected",
               &engine.max_queued_requests, limits::kMaxQueuedRequests),
@@ -205,10 +212,38 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
     flags.push_back({flag.name, "Machine", flag.value_name, flag.help,
                      [&options, parse = flag.parse](const std::string& value) {
                        return parse(value, &options.backend);
-                     }});
+                     },
+                     /*is_switch=*/flag.value_name.empty()});
   }
   for (Flag& flag : MemoryFlags(options)) flags.push_back(std::move(flag));
   return flags;
+}
+
+// Names of a model, with commas between them.
+AssignFlag AssignNames(std::vector<std::string>* target) {
+  return [target](const std::string& value) {
+    std::vector<std::string> names;
+    for (size_t begin = 0; begin <= value.size();) {
+      const size_t end = std::min(value.find(',', begin), value.size());
+      const std::string name = value.substr(begin, end - begin);
+      const bool is_plain = std::ranges::all_of(name, [](unsigned char c) {
+        return absl::ascii_isalnum(c) ||
+               std::string_view("._-:/@+").find(char(c)) != std::string_view::npos;
+      });
+      if (name.empty() || name.size() > kMaxNameBytes || !is_plain) {
+        return absl::InvalidArgumentError(
+            StrCat("it must be names such as org/model, with commas between them; a name has 1 to ",
+                   kMaxNameBytes, " of letters, digits and . _ - : / @ +"));
+      }
+      if (std::ranges::count(names, name) > 0) {
+        return absl::InvalidArgumentError(StrCat("it has the name ", name, " twice"));
+      }
+      names.push_back(name);
+      begin = end + 1;
+    }
+    *target = std::move(names);
+    return absl::OkStatus();
+  };
 }
 
 std::vector<Flag> ServerFlags(ServerOptions& options) {
@@ -222,10 +257,18 @@ std::vector<Flag> ServerFlags(ServerOptions& options) {
        "Address of the HTTP port (OpenAI-compatible API, metrics, probes); port 0 selects a free "
        "port, off opens none; default 127.0.0.1:8080",
        AssignListen(&options.http_listen, /*or_off=*/true)},
+      {"served-model-name", "Serving", "NAMES",
+       "Names that requests over HTTP may give the model, separated by commas, such as "
+       "org/model,other; the first one is in replies to requests that give none, and in GetInfo; "
+       "default: the checkpoint's",
+       AssignNames(&options.model.served_names)},
       {"allow-attention-override", "Serving", "",
        "Let requests set attention_override: another p or kind than the checkpoint's, for sweeps; "
        "default off",
        AssignBool(&options.model.allow_attention_override), /*is_switch=*/true},
+      {"allow-steering", "Serving", "",
+       "Let requests set steering: vectors that are added to the residual stream; default off",
+       AssignBool(&options.model.allow_steering), /*is_switch=*/true},
       {"drain-timeout", "Serving", "TIME",
        "Time for running requests to finish after SIGTERM, [0, 1h]; default 30s",
        AssignDuration(&options.drain_timeout, absl::ZeroDuration(), absl::Hours(1))},
@@ -305,6 +348,10 @@ std::vector<Flag> HttpFlags(ServerOptions& options) {
        "show a second server; separated by commas, such as https://chat.example.org, "
        "https://*.example.org, http://localhost:* or app://obsidian.md, or * for all; default none",
        AssignOrigins(&options.http_cors_origins)},
+      {"metrics-prefix", "Serving", "PREFIX",
+       "Names of the metrics: lssar, or vllm for those of vLLM, with its labels, where it has the "
+       "same metric (vllm:num_requests_running); default lssar",
+       AssignChoice({"lssar", "vllm"}, [&options](size_t i) { options.vllm_metrics = i == 1; })},
       {"web-page", "Security", "on|off", "The web page at / of the HTTP port; default on",
        AssignChoice({"on", "off"}, [&options](size_t i) { options.web_page = i == 0; })},
   };

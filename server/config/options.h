@@ -33,8 +33,11 @@ struct ModelOptions {
   std::optional<DType> draft_dtype;  // of its weights; nullopt: as stored
   // nullopt: kDraftModel with a draft_directory, else that of `engine`.
   std::optional<SpeculativeMethod> speculative_method;
+  std::vector<std::string> served_names;  // of the model, in requests; empty: the checkpoint's
+  int max_choices = limits::kMaxChoices;  // n of a request, at most
   // Requests may have another attention than the checkpoint's.
   bool allow_attention_override = false;
+  bool allow_steering = false;  // they may change the residual stream
   // A checkpoint is served although its self-check has failed.
   bool allow_failed_self_check = false;
   OnSelfCheckProgress on_self_check = nullptr;  // called while the checkpoint is checked
@@ -75,7 +78,8 @@ struct ServerOptions {
   std::string http_listen = "127.0.0.1:8080";  // HOST:PORT; port 0: any free port; empty: no port
   // Origins of web pages that may call the HTTP port (CORS); "*": all; empty: none.
   std::vector<std::string> http_cors_origins;
-  bool web_page = true;  // at / of the HTTP port
+  bool web_page = true;       // at / of the HTTP port
+  bool vllm_metrics = false;  // /metrics has vLLM's names where there are such
   TlsFiles tls;
   std::string api_keys;  // path of the key file (api_keys.h); empty: no keys
   ClientLimits client_limits;

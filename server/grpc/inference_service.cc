@@ -37,7 +37,7 @@ constexpr size_t kLargeRequestBytes = 512;
 class InferenceService final : public RawInference {
  public:
   InferenceService(const ServiceContext& parts, OnLargeRequest on_large_request,
-                   FindReplySocket find_socket)
+                   FindSocketCork find_socket)
       : parts_(parts),
         on_large_request_(std::move(on_large_request)),
         find_socket_(std::move(find_socket)) {}
@@ -150,13 +150,13 @@ class InferenceService final : public RawInference {
 
   const ServiceContext parts_;
   const OnLargeRequest on_large_request_;
-  const FindReplySocket find_socket_;
+  const FindSocketCork find_socket_;
 };
 
 }  // namespace
 
 InferenceRpcs MakeInferenceService(const ServiceContext& parts, OnLargeRequest on_large_request,
-                                   FindReplySocket find_socket) {
+                                   FindSocketCork find_socket) {
   auto service = std::make_unique<InferenceService>(parts, std::move(on_large_request),
                                                     std::move(find_socket));
   auto accept = [service = service.get()] { service->AcceptStreams(); };

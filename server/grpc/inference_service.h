@@ -10,7 +10,7 @@
 #include <string>
 
 #include "server/api/call_context.h"
-#include "server/net/reply_socket.h"
+#include "server/net/socket_cork.h"
 
 namespace lssar {
 
@@ -18,7 +18,7 @@ namespace lssar {
 using OnLargeRequest = std::function<void(const std::string& peer, size_t num_bytes)>;
 
 // The socket of the connection to `peer`; null: none.
-using FindReplySocket = std::function<std::shared_ptr<ReplySocket>(const std::string& peer)>;
+using FindSocketCork = std::function<std::shared_ptr<SocketCork>(const std::string& peer)>;
 
 struct InferenceRpcs {
   std::unique_ptr<grpc::Service> service;
@@ -27,7 +27,7 @@ struct InferenceRpcs {
 };
 // Requires  parts.replies starts after `accept`
 InferenceRpcs MakeInferenceService(const ServiceContext& parts, OnLargeRequest on_large_request,
-                                   FindReplySocket find_socket);
+                                   FindSocketCork find_socket);
 
 }  // namespace lssar
 

@@ -60,13 +60,18 @@ void ReplyWriter::Schedule(std::shared_ptr<Stream> stream) {
   Wake();
 }
 
-void ReplyWriter::EndBatch() {
+void ReplyWriter::Flush() {
   {
     const std::lock_guard lock(mutex_);
     engine_thread_ = std::this_thread::get_id();
     if (scheduled_.empty() || !MustWake()) return;
   }
   Wake();
+}
+
+void ReplyWriter::ForgetEngineThread() {
+  const std::lock_guard lock(mutex_);
+  engine_thread_ = {};
 }
 
 // A wake-up counts as a call: it uses the queue.
@@ -91,11 +96,11 @@ void ReplyWriter::WriteScheduled() {
   }
   RemoveCall();
   for (const auto& stream : writing_) {
-    if (ReplySocket* const socket = stream->Socket()) socket->BeginWrite();
+    if (SocketCork* const socket = stream->Socket()) socket->BeginWrite();
   }
   for (const auto& stream : writing_) stream->WriteReplies();
   for (const auto& stream : writing_) {
-    if (ReplySocket* const socket = stream->Socket()) socket->EndWrites();
+    if (SocketCork* const socket = stream->Socket()) socket->EndWrites();
   }
   writing_.clear();
 }

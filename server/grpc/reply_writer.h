@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/net/reply_socket.h"
+#include "server/net/socket_cork.h"
 
 namespace lssar {
 
@@ -37,7 +37,7 @@ class ReplyWriter {
     // Starts to write what is buffered. The writer's thread.
     virtual void WriteReplies() = 0;
     // Null: the call comes from this process.
-    virtual ReplySocket* Socket() const = 0;
+    virtual SocketCork* Socket() const = 0;
   };
 
   // Runs nothing before Start.
@@ -61,11 +61,13 @@ class ReplyWriter {
   void RemoveCall();
 
   // The writer's thread will call WriteReplies: soon, or if the engine's thread calls this, after
-  // its next EndBatch.
+  // its next Flush.
   void Schedule(std::shared_ptr<Stream> stream);
   // The engine has handed out the results of a step. The engine's thread.
   // Cost  one wake-up if a stream is scheduled and the writer's thread sleeps
-  void EndBatch();
+  void Flush();
+  // An engine has ended: its thread's id may come again, of a thread that calls no Flush.
+  void ForgetEngineThread();
 
  private:
   void Run();
@@ -83,7 +85,7 @@ class ReplyWriter {
   bool is_stopped_ = false;
   std::vector<std::shared_ptr<Stream>> scheduled_;
   bool will_write_ = false;        // the alarm is set, or is about to be
-  std::thread::id engine_thread_;  // which calls EndBatch; none before its first call
+  std::thread::id engine_thread_;  // which calls Flush; none before its first call
 
   std::mutex alarm_mutex_;  // the thread that the alarm wakes never takes it
   grpc::Alarm alarm_;

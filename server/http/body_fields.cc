@@ -102,6 +102,16 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& field, const Jso
   return ids;
 }
 
+absl::StatusOr<std::vector<std::string>> ReadStrings(const std::string& field, const Json& value) {
+  if (!value.is_array()) return WrongType(field, value, "a list of strings");
+  std::vector<std::string> strings;
+  for (size_t i = 0; i < value.size(); ++i) {
+    ASSIGN_OR_RETURN(std::string text, ReadString(StrCat(field, "[", i, "]"), value[i]));
+    strings.push_back(std::move(text));
+  }
+  return strings;
+}
+
 absl::StatusOr<BodyFields> BodyFields::Of(const Json& value, std::string name) {
   if (value.is_object()) return BodyFields(value, std::move(name));
   if (name.empty()) {

@@ -27,6 +27,8 @@ absl::StatusOr<bool> ReadBool(const std::string& field, const nlohmann::json& va
 absl::StatusOr<std::string> ReadString(const std::string& field, const nlohmann::json& value);
 // int32s.
 absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& field, const nlohmann::json& value);
+absl::StatusOr<std::vector<std::string>> ReadStrings(const std::string& field,
+                                                     const nlohmann::json& value);
 
 // One object. A field that is null reads as a field that is not there.
 class BodyFields {

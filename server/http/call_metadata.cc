@@ -27,13 +27,20 @@ absl::StatusOr<std::optional<Clock::duration>> ReadTimeout(const HttpRequest& re
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
+std::string AuthorizationOf(const HttpRequest& request) {
+  const std::string_view authorization = request.Header("authorization");
+  const std::string_view key = request.Header("x-api-key");
+  if (authorization.empty() && !key.empty()) return StrCat("Bearer ", key);
+  return std::string(authorization);
+}
+
 CallMetadata ReadHttpMetadata(std::string_view rpc, std::optional<CallKind> kind,
                               const HttpRequest& request) {
   CallMetadata metadata{.rpc = rpc,
                         .kind = kind,
                         .request_id = std::string(request.Header("x-request-id")),
                         .traceparent = std::string(request.Header("traceparent")),
-                        .authorization = std::string(request.Header("authorization")),
+                        .authorization = AuthorizationOf(request),
                         .peer = request.peer,
                         .forwarded_for = request.Headers("x-forwarded-for"),
                         .caller = request.caller};

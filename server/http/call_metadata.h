@@ -3,6 +3,7 @@
 #define LSSAR_SERVER_HTTP_CALL_METADATA_H_
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -16,7 +17,11 @@ namespace lssar {
 // Errors  INVALID_ARGUMENT: not such a number
 absl::StatusOr<std::optional<Clock::duration>> ReadTimeout(const HttpRequest& request);
 
-// X-Request-Id, Traceparent, Authorization and X-Request-Timeout. A timeout that is no number
+// "Bearer KEY" of the header Authorization, or of x-api-key, which Anthropic's clients send; empty:
+// neither is there.
+std::string AuthorizationOf(const HttpRequest& request);
+
+// X-Request-Id, Traceparent, the API key and X-Request-Timeout. A timeout that is no number
 // counts as none: HttpServer refuses it before.
 CallMetadata ReadHttpMetadata(std::string_view rpc, std::optional<CallKind> kind,
                               const HttpRequest& request);

@@ -29,6 +29,7 @@ class CompletionCodec final : public HttpCodec {
 
   absl::Status Decode(const HttpRequest& request) override;
   std::string PromptField() const override;
+  std::string ConstraintField() const override { return request_.constraint.name; }
   absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override;
   bool IsStream() const override { return request_.stream; }
   void OnReply(int prompt, Message& reply) override;
@@ -75,10 +76,10 @@ class CompletionCodec final : public HttpCodec {
   size_t num_prompts_ = 0;
   int num_choices_ = 1;  // of each prompt
   TokenFormat format_;
-  std::string prefix_;  // of every reply and event: id, object, created, model
-  std::string usage_;
-  std::vector<v1::Usage> prompt_usages_;            // of each prompt, where events tell the usage
-  std::vector<Choice> choices_;                     // of all prompts
+  std::string prefix_;                    // of every reply and event: id, object, created, model
+  std::string usage_;                     // with the timings
+  std::vector<v1::Usage> prompt_usages_;  // of each prompt, where events tell the usage
+  std::vector<Choice> choices_;           // of all prompts
   std::vector<PromptLogprobList> prompt_logprobs_;  // of each prompt, where asked for
 };
 
@@ -86,9 +87,9 @@ absl::Status CompletionCodec::Decode(const HttpRequest& request) {
   const ParseContext context = Context().MakeParseContext();
   {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
-    ASSIGN_OR_RETURN(request_, IsChat() ? ReadChatCompletion(body, *context.checkpoint)
-                                        : ReadCompletion(body, context));
+    ASSIGN_OR_RETURN(request_, IsChat() ? ReadChatCompletion(body) : ReadCompletion(body, context));
   }
+  KeepSchemaOrder(request.body, request_.constraint, &request_.prompts);
   if (dialect_ == Dialect::kLmEval) AddBosForLmEval(context, &request_);
   num_prompts_ = request_.prompts.size();
   method_.prompts = std::exchange(request_.prompts, {});
@@ -123,7 +124,7 @@ absl::Status CompletionCodec::OnParsed(CallContext* context, const std::vector<S
       !IsChat()         ? "text_completion"
       : request_.stream ? "chat.completion.chunk"
                         : "chat.completion",
-      "\",\"created\":", int64_t(std::time(nullptr)), ",\"model\":", JsonString(checkpoint.name),
+      "\",\"created\":", int64_t(std::time(nullptr)), ",\"model\":", JsonString(ModelName()),
       ",\"system_fingerprint\":\"fp_", checkpoint.hash, "\",\"choices\":[");
   return absl::OkStatus();
 }
@@ -139,8 +140,9 @@ absl::Status CompletionCodec::HoldReply(CallContext* context,
     if (request_.num_prompt_logprobs >= 0) {
       num_prompt_tokens += (IsChat() ? 1 : num_choices_) * size;
     }
-    if (HasLogprobs() && !request_.stream && request.generate) {
-      num_tokens += int64_t{num_choices_} * request.generate->max_tokens;
+    const GenerateParams* const generate = request.Generate();
+    if (HasLogprobs() && !request_.stream && generate != nullptr) {
+      num_tokens += int64_t{num_choices_} * generate->max_tokens;
     }
   }
   const int64_t num_logprobs = (num_tokens + num_prompt_tokens) * (1 + num_top);
@@ -174,7 +176,10 @@ void CompletionCodec::OnReply(int prompt, Message& message) {
     case v1::GenerateReply::kDelta:
       AddDelta(first_choice + reply.delta().choice(), reply.delta());
       return;
-    case v1::GenerateReply::kFinished: usage_ = UsageJson(reply.finished().usage()); return;
+    case v1::GenerateReply::kFinished:
+      usage_ = StrCat(UsageJson(reply.finished().usage()),
+                      ",\"timings\":", TimingsJson(reply.finished()));
+      return;
     default: return;
   }
 }
@@ -215,6 +220,10 @@ void CompletionCodec::AddDelta(int index, const v1::Delta& delta) {
     choice.stop_reason = JsonString(delta.stop_string());
   } else if (choice.finish == v1::FINISH_REASON_STOP_TOKEN && !delta.tokens().empty()) {
     choice.stop_reason = StrCat(delta.tokens().rbegin()->token().id());
+  } else if (choice.finish == v1::FINISH_REASON_COMPLETE ||
+             choice.finish == v1::FINISH_REASON_DEAD_END) {
+    choice.stop_reason =
+        choice.finish == v1::FINISH_REASON_COMPLETE ? "\"complete\"" : "\"dead_end\"";
   }
   if (!request_.stream) return;
   Exchange().BeginStream();

@@ -5,7 +5,6 @@
 
 #include "server/api/receipt.h"
 #include "server/http/call_metadata.h"
-#include "server/http/http_error.h"
 #include "server/http/openai_request.h"
 
 namespace lssar {
@@ -36,7 +35,7 @@ absl::Status HttpCall::Decode() {
 }
 
 absl::Status HttpCall::InPortsNames(const absl::Status& status) const {
-  return WithHttpNames(status, codec_->PromptField());
+  return WithHttpNames(status, codec_->PromptField(), codec_->ConstraintField());
 }
 
 absl::Status HttpCall::OnParsed(const std::vector<SubRequest>& items) {
@@ -79,7 +78,7 @@ void HttpCall::SendEnd(const absl::Status& status) {
   } else if (status.ok() || exchange_->HasStarted()) {
     codec_->OnEnd(status);
   } else {
-    exchange_->Reply(ErrorReply(status));
+    exchange_->Reply(codec_->Error(status));
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include "base/status_macros.h"
 #include "server/http/json_text.h"
+#include "server/http/openai_request.h"
+#include "server/loaded_model.h"
 
 namespace lssar {
 namespace {
@@ -40,8 +42,11 @@ class AnswerCodec final : public HttpCodec {
 
 }  // namespace
 
-absl::StatusOr<nlohmann::json> HttpCodec::ParseBody(const HttpRequest& request) const {
-  return ParseJson(request.body, [this] { return !Context().CheckStop().ok(); });
+absl::StatusOr<nlohmann::json> HttpCodec::ParseBody(const HttpRequest& request) {
+  ASSIGN_OR_RETURN(nlohmann::json body,
+                   ParseJson(request.body, [this] { return !Context().CheckStop().ok(); }));
+  ASSIGN_OR_RETURN(model_name_, ReadModelName(body, Context().Model().ServedNames()));
+  return body;
 }
 
 HttpMethod MakeAnswer(JsonAnswer answer) {

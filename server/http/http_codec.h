@@ -6,7 +6,9 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "server/api/call_context.h"
 #include "server/api/method.h"
+#include "server/http/http_error.h"
 #include "server/http/http_exchange.h"
 
 namespace lssar {
@@ -38,6 +41,8 @@ class HttpCodec {
   virtual absl::Status Decode(const HttpRequest& request) = 0;
   // The request's field that has the text or the ids, for errors of the method's Parse.
   virtual std::string PromptField() const { return {}; }
+  // The request's field that has a constraint, for the same.
+  virtual std::string ConstraintField() const { return {}; }
   // Takes memory for the reply. Errors  INVALID_ARGUMENT: it would be too large; those of HoldReply
   virtual absl::Status OnParsed(CallContext* /*context*/,
                                 const std::vector<SubRequest>& /*items*/) {
@@ -48,18 +53,23 @@ class HttpCodec {
   virtual void OnReply(int prompt, Message& reply) = 0;
   // Sends the rest, and ends the answer. Not called for an error before the answer has begun.
   virtual void OnEnd(const absl::Status& status) = 0;
+  // The answer to a call that has failed before its answer has begun.
+  virtual HttpReply Error(const absl::Status& status) const { return ErrorReply(status); }
 
  protected:
   const CallContext& Context() const { return *context_; }
   HttpExchange& Exchange() const { return *exchange_; }
   const std::string& Receipt() const { return receipt_; }
-  // The request's body. Errors  those of ParseJson
-  absl::StatusOr<nlohmann::json> ParseBody(const HttpRequest& request) const;
+  // The request's body, which asks for a served model. Errors  those of ParseJson and ReadModelName
+  absl::StatusOr<nlohmann::json> ParseBody(const HttpRequest& request);
+  // The model as the body of ParseBody calls it, or the first of its names.
+  const std::string& ModelName() const { return model_name_; }
 
  private:
   const CallContext* context_ = nullptr;
   HttpExchange* exchange_ = nullptr;
   std::string receipt_;
+  std::string model_name_;
 };
 
 // A kind of call, and how a path speaks about it.
@@ -72,9 +82,18 @@ HttpMethod MakeCompletion();      // POST /v1/completions
 HttpMethod MakeChatCompletion();  // POST /v1/chat/completions
 // POST /lm_eval/v1/completions: openai_request.h, AddBosForLmEval.
 HttpMethod MakeLmEvalCompletion();
-HttpMethod MakeScore();      // POST /v1/score
-HttpMethod MakeEmbedding();  // POST /v1/embeddings
-HttpMethod MakeAttention();  // POST /v1/attention
+HttpMethod MakeResponse();  // POST /v1/responses
+HttpMethod MakeMessage();   // POST /v1/messages
+
+// POST of a path whose reply is a list.
+struct ListPath {
+  std::string_view path;
+  std::string_view rpc;  // the call's name in the log line
+  CallKind kind;
+  HttpMethod (*make)();
+};
+// Scores, embeddings, attention.
+std::span<const ListPath> ListPaths();
 
 // Of calls that the engine has no part in: the JSON of the reply. Worker thread.
 using JsonAnswer =

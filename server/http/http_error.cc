@@ -1,6 +1,7 @@
 #include "server/http/http_error.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "absl/time/time.h"
 #include "base/field_error.h"
@@ -104,11 +105,34 @@ HttpReply ErrorReply(int status, std::string_view message, std::string_view code
   return {.status = status, .body = ErrorJson(status, message, "", code)};
 }
 
-absl::Status ModelNotFound(std::string_view asked, std::string_view served) {
+absl::Status ModelNotFound(std::string_view asked, std::span<const std::string> served) {
   absl::Status status = absl::NotFoundError(
-      StrCat("there is no model ", Quote(asked), "; this server serves ", Quote(served)));
+      StrCat("there is no model ", Quote(asked), "; this server serves ",
+             StrJoin(served, [](const std::string& name) { return Quote(name); })));
   status.SetPayload(kModelUrl, absl::Cord());
   return status;
+}
+
+HttpReply AnthropicError(HttpReply reply) {
+  const nlohmann::json body = nlohmann::json::parse(reply.body);
+  const auto type = [&]() -> std::string_view {
+    switch (reply.status) {
+      case 401: return "authentication_error";
+      case 403: return "permission_error";
+      case 404: return "not_found_error";
+      case 413: return "request_too_large";
+      case 429: return "rate_limit_error";
+      case 503: return "overloaded_error";
+      case 504: return "timeout_error";
+      default: return reply.status < 500 ? "invalid_request_error" : "api_error";
+    }
+  };
+  // ErrorJson's own text.
+  const auto message = body.at("error").at("message").get<std::string>();
+  const std::string field = body.at("error").at("param").dump();
+  reply.body = StrCat("{\"type\":\"error\",\"error\":{\"type\":\"", type(),
+                      "\",\"message\":", JsonString(message), ",\"param\":", field, "}}");
+  return reply;
 }
 
 std::string ErrorJson(const absl::Status& status) {

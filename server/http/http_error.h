@@ -2,6 +2,7 @@
 #ifndef LSSAR_SERVER_HTTP_HTTP_ERROR_H_
 #define LSSAR_SERVER_HTTP_HTTP_ERROR_H_
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -20,7 +21,11 @@ HttpReply ErrorReply(const absl::Status& status);
 HttpReply ErrorReply(int status, std::string_view message, std::string_view code = "");
 
 // NOT_FOUND that says so of a model: its code is "model_not_found".
-absl::Status ModelNotFound(std::string_view asked, std::string_view served);
+absl::Status ModelNotFound(std::string_view asked, std::span<const std::string> served);
+
+// A reply of ErrorReply as Anthropic's clients expect it:
+// {"type": "error", "error": {"type", "message", "param"}}.
+HttpReply AnthropicError(HttpReply reply);
 
 // The error object alone, for an event of a stream.
 std::string ErrorJson(const absl::Status& status);

@@ -46,11 +46,11 @@ class HttpExchange {
 
   HttpRequest& Request() { return request_; }
 
-  // Goes out with whatever answer follows.
+  // A header of the answer. Call before Reply and BeginStream.
   void AddHeader(std::string name, std::string value);
 
-  // `call` hears of the exchange from now on. False: the client has gone, or the answer has been
-  // written; `call` hears nothing.
+  // Calls `call` on every event from now on. False: the client has gone, or the answer has been
+  // written; `call` is not called.
   bool Attach(std::shared_ptr<ExchangeListener> call);
 
   // The whole answer. The first Reply or BeginStream counts; later ones are ignored.
@@ -91,7 +91,7 @@ class HttpExchange {
   std::optional<Clock::time_point> ReadDeadline() const;
   absl::Status CheckClient() const;
   void ClientGone(const absl::Status& reason);
-  // Lets the call go. Call once, last.
+  // Calls the listener's OnFinished and releases it. Call once, last.
   void Finish(const absl::Status& status);
 
  private:

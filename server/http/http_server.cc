@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -20,6 +21,7 @@
 #include "server/http/http_codec.h"
 #include "server/http/http_error.h"
 #include "server/http/http_transport.h"
+#include "server/http/json_text.h"
 #include "server/http/openapi.h"
 #include "server/http/tokenizer_calls.h"
 #include "server/http/web_page.h"
@@ -31,6 +33,29 @@ namespace {
 constexpr size_t kMaxShownBytes = 64;
 
 constexpr std::string_view kModelsPrefix = "/v1/models/";
+constexpr std::string_view kMessagesPath = "/v1/messages";
+
+// Paths of one running call, by the id of its reply.
+struct CallPath {
+  std::string_view prefix;  // what the id follows
+  std::string_view route;
+  std::string_view id_prefix;  // of the id, before the request id
+  std::string_view object;     // of the answer
+};
+constexpr auto kCallPaths = std::to_array<CallPath>({
+    {"/v1/completions/", "/v1/completions/{id}", "cmpl-", "text_completion.deleted"},
+    {"/v1/chat/completions/", "/v1/chat/completions/{id}", "chatcmpl-", "chat.completion.deleted"},
+    {"/v1/responses/", "/v1/responses/{id}", "resp_", "response"},
+    {"/v1/messages/", "/v1/messages/{id}", "msg_", "message"},
+});
+
+// Null: the path is none of them.
+const CallPath* FindCallPath(std::string_view path) {
+  for (const CallPath& call : kCallPaths) {
+    if (path.starts_with(call.prefix) && path.size() > call.prefix.size()) return &call;
+  }
+  return nullptr;
+}
 
 bool Allows(std::string_view route_method, std::string_view method) {
   return method == route_method || (route_method == "GET" && method == "HEAD");
@@ -63,17 +88,35 @@ std::string PercentDecode(std::string_view text) {
   return decoded;
 }
 
+// DELETE of a running call: it ends, and its answer is the error of a cancelled call.
+absl::StatusOr<std::string> DeleteCall(const HttpRequest& request, const CallContext& context) {
+  const CallPath& call = *FindCallPath(request.Path());
+  const std::string id = PercentDecode(request.Path().substr(call.prefix.size()));
+  std::string_view request_id = id;
+  if (request_id.starts_with(call.id_prefix)) request_id.remove_prefix(call.id_prefix.size());
+  if (context.AbortCalls(request_id) == 0) {
+    return absl::NotFoundError(
+        StrCat("no call with the id ", Quote(id), " is running; ended calls are not kept"));
+  }
+  return StrCat("{\"id\":", JsonString(id), ",\"object\":\"", call.object, "\",\"deleted\":true}");
+}
+
 // GET /v1/models and GET /v1/models/NAME. `created`: of the model, in seconds since 1970.
 absl::StatusOr<std::string> ModelsJson(const HttpRequest& request, const CallContext& context,
                                        int64_t created) {
   const LoadedModel& model = context.Model();
   const std::string_view path = request.Path();
   if (!path.starts_with(kModelsPrefix)) {
-    return StrCat("{\"object\":\"list\",\"data\":[", ModelJson(model, created), "]}");
+    return StrCat("{\"object\":\"list\",\"data\":[",
+                  StrJoin(model.ServedNames(),
+                          [&](const std::string& name) { return ModelJson(model, name, created); }),
+                  "]}");
   }
   const std::string name = PercentDecode(path.substr(kModelsPrefix.size()));
-  if (name != model.GetCheckpoint().name) return ModelNotFound(name, model.GetCheckpoint().name);
-  return ModelJson(model, created);
+  if (std::ranges::count(model.ServedNames(), name) == 0) {
+    return ModelNotFound(name, model.ServedNames());
+  }
+  return ModelJson(model, name, created);
 }
 
 }  // namespace
@@ -83,22 +126,28 @@ struct HttpServer::State final : public HttpHandler {
   struct Route {
     std::string_view method;  // of GET, HEAD is one too
     std::string_view path;
-    std::string_view rpc = {};              // the call's name in the log line
-    std::optional<CallKind> kind = {};      // set: the engine works for it
-    HttpMethod (*call)(const State&) = {};  // null: a page
+    std::string_view rpc = {};          // the call's name in the log line
+    std::optional<CallKind> kind = {};  // set: the engine works for it
+    // Of a call, one of the two.
+    HttpMethod (*make)() = {};
+    HttpMethod (*make_for)(const State&) = {};
     HttpReply (*page)(const State&, const HttpRequest&) = {};
     bool is_probe = false;  // may be asked for by any name of the host
+
+    bool IsCall() const { return page == nullptr; }
+    HttpMethod Make(const State& state) const { return make != nullptr ? make() : make_for(state); }
   };
   static std::span<const Route> Routes();
   // Null: there is no such path.
   static const Route* FindRoute(std::string_view path);
   static std::string PathList();
 
-  State(const ServerOptions& server_options, ProbeEndpoints given_pages,
-        const ServiceContext& given_context)
+  State(const ServerOptions& server_options, ProbeEndpoints probe_endpoints,
+        const ServiceContext& context)
       : options(server_options),
-        pages(std::move(given_pages)),
-        parts(given_context),
+        pages(std::move(probe_endpoints)),
+        parts(context),
+        open_api(OpenApiJson(options.max_choices)),
         cross_origin(options.http_cors_origins, /*checks_host=*/IsForThisMachine()) {}
 
   // No client comes from another machine, directly or through a proxy, and none needs a key.
@@ -125,43 +174,59 @@ struct HttpServer::State final : public HttpHandler {
   const ServerOptions options;
   const ProbeEndpoints pages;
   const ServiceContext parts;
+  const std::string open_api;  // GET /openapi.json
   const CrossOriginCheck cross_origin;
   const int64_t started_at = std::time(nullptr);
   std::unique_ptr<HttpTransport> transport;
 };
 
-// Every path of the port. A new one is a row here, its codec, and its entry in openapi.json.
+// Every path of the port, and its entry in openapi.json. A list's is a row of ListPaths.
 std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
   static constexpr auto kRoutes = std::to_array<Route>({
       {.method = "POST",
        .path = "/v1/completions",
        .rpc = "POST /v1/completions",
        .kind = CallKind::kGenerate,
-       .call = [](const State&) { return MakeCompletion(); }},
+       .make = MakeCompletion},
       {.method = "POST",
        .path = "/v1/chat/completions",
        .rpc = "POST /v1/chat/completions",
        .kind = CallKind::kGenerate,
-       .call = [](const State&) { return MakeChatCompletion(); }},
+       .make = MakeChatCompletion},
       {.method = "POST",
-       .path = "/v1/score",
-       .rpc = "POST /v1/score",
-       .kind = CallKind::kScore,
-       .call = [](const State&) { return MakeScore(); }},
+       .path = "/v1/responses",
+       .rpc = "POST /v1/responses",
+       .kind = CallKind::kGenerate,
+       .make = MakeResponse},
       {.method = "POST",
-       .path = "/v1/embeddings",
-       .rpc = "POST /v1/embeddings",
-       .kind = CallKind::kEmbed,
-       .call = [](const State&) { return MakeEmbedding(); }},
+       .path = kMessagesPath,
+       .rpc = "POST /v1/messages",
+       .kind = CallKind::kGenerate,
+       .make = MakeMessage},
       {.method = "POST",
-       .path = "/v1/attention",
-       .rpc = "POST /v1/attention",
-       .kind = CallKind::kCapture,
-       .call = [](const State&) { return MakeAttention(); }},
+       .path = "/v1/messages/count_tokens",
+       .rpc = "/v1/messages/count_tokens",
+       .make = [] { return MakeAnswer(CountTokensJson); }},
+      {.method = "DELETE",
+       .path = kCallPaths[0].route,
+       .rpc = "DELETE",
+       .make = [] { return MakeAnswer(DeleteCall); }},
+      {.method = "DELETE",
+       .path = kCallPaths[1].route,
+       .rpc = "DELETE",
+       .make = [] { return MakeAnswer(DeleteCall); }},
+      {.method = "DELETE",
+       .path = kCallPaths[2].route,
+       .rpc = "DELETE",
+       .make = [] { return MakeAnswer(DeleteCall); }},
+      {.method = "DELETE",
+       .path = kCallPaths[3].route,
+       .rpc = "DELETE",
+       .make = [] { return MakeAnswer(DeleteCall); }},
       {.method = "GET",
        .path = "/v1/models",
        .rpc = "/v1/models",
-       .call =
+       .make_for =
            [](const State& state) {
              return MakeAnswer([created = state.started_at](const HttpRequest& request,
                                                             const CallContext& context) {
@@ -171,38 +236,38 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
       {.method = "POST",
        .path = "/tokenize",
        .rpc = "/tokenize",
-       .call = [](const State&) { return MakeAnswer(TokenizeJson); }},
+       .make = [] { return MakeAnswer(TokenizeJson); }},
       {.method = "POST",
        .path = "/detokenize",
        .rpc = "/detokenize",
-       .call = [](const State&) { return MakeAnswer(DetokenizeJson); }},
+       .make = [] { return MakeAnswer(DetokenizeJson); }},
       {.method = "GET",
        .path = "/tokenizer_info",
        .rpc = "/tokenizer_info",
-       .call = [](const State&) { return MakeAnswer(TokenizerInfoJson); }},
+       .make = [] { return MakeAnswer(TokenizerInfoJson); }},
       // lm-eval makes the tokenizer's paths from that of the completions.
       {.method = "POST",
        .path = "/lm_eval/v1/completions",
        .rpc = "POST /lm_eval/v1/completions",
        .kind = CallKind::kGenerate,
-       .call = [](const State&) { return MakeLmEvalCompletion(); }},
+       .make = MakeLmEvalCompletion},
       {.method = "POST",
        .path = "/lm_eval/tokenize",
        .rpc = "/tokenize",
-       .call = [](const State&) { return MakeAnswer(TokenizeJson); }},
+       .make = [] { return MakeAnswer(TokenizeJson); }},
       {.method = "POST",
        .path = "/lm_eval/detokenize",
        .rpc = "/detokenize",
-       .call = [](const State&) { return MakeAnswer(DetokenizeJson); }},
+       .make = [] { return MakeAnswer(DetokenizeJson); }},
       {.method = "GET",
        .path = "/lm_eval/tokenizer_info",
        .rpc = "/tokenizer_info",
-       .call = [](const State&) { return MakeAnswer(TokenizerInfoJson); }},
+       .make = [] { return MakeAnswer(TokenizerInfoJson); }},
       {.method = "GET",
        .path = "/openapi.json",
        .page =
-           [](const State&, const HttpRequest&) {
-             return HttpReply{.status = 200, .body = std::string(OpenApiJson())};
+           [](const State& state, const HttpRequest&) {
+             return HttpReply{.status = 200, .body = state.open_api};
            }},
       {.method = "GET",
        .path = "/metrics",
@@ -232,8 +297,8 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
       {.method = "GET",
        .path = "/version",
        .rpc = "/version",
-       .call =
-           [](const State&) {
+       .make =
+           [] {
              return MakeAnswer([](const HttpRequest&, const CallContext&) {
                return absl::StatusOr<std::string>("{\"version\":\"" LSSAR_VERSION "\"}");
              });
@@ -247,14 +312,29 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
                         : lssar::ErrorReply(404, "the web page is off (--web-page)");
            }},
   });
-  return kRoutes;
+  static const std::vector<Route> routes = [] {
+    std::vector<Route> all(kRoutes.begin(), kRoutes.end());
+    auto at = std::ranges::find(all, "/v1/models", &Route::path);
+    for (const ListPath& list : ListPaths()) {
+      at = 1 + all.insert(at, {.method = "POST",
+                               .path = list.path,
+                               .rpc = list.rpc,
+                               .kind = list.kind,
+                               .make = list.make});
+    }
+    return all;
+  }();
+  return routes;
 }
 
 const HttpServer::State::Route* HttpServer::State::FindRoute(std::string_view path) {
   if (path.starts_with(kModelsPrefix) && path.size() > kModelsPrefix.size()) path = "/v1/models";
   if (IsWebPath(path)) path = "/";
-  const auto found = std::ranges::find(Routes(), path, &Route::path);
-  return found == Routes().end() ? nullptr : &*found;
+  auto found = std::ranges::find(Routes(), path, &Route::path);
+  if (found != Routes().end()) return &*found;
+  const CallPath* const call = FindCallPath(path);
+  if (call == nullptr) return nullptr;
+  return &*std::ranges::find(Routes(), call->route, &Route::path);
 }
 
 std::string HttpServer::State::PathList() {
@@ -265,6 +345,7 @@ std::string HttpServer::State::PathList() {
 std::optional<HttpReply> HttpServer::State::CheckHead(HttpRequest* head) {
   std::optional<HttpReply> rejection = Reject(head);
   if (rejection) {
+    if (head->Path() == kMessagesPath) rejection = AnthropicError(*std::move(rejection));
     for (HttpHeader& header : CorsHeaders(*head)) rejection->headers.push_back(std::move(header));
   }
   return rejection;
@@ -312,7 +393,7 @@ std::optional<HttpReply> HttpServer::State::Reject(HttpRequest* request) const {
     }
   }
   request->is_checked = true;
-  if (route->call == nullptr || head.method == "OPTIONS") return std::nullopt;
+  if (!route->IsCall() || head.method == "OPTIONS") return std::nullopt;
   return RejectCall(*route, request);
 }
 
@@ -322,7 +403,7 @@ std::optional<HttpReply> HttpServer::State::RejectCall(const Route& route,
   const absl::Status status = [&]() -> absl::Status {
     RETURN_IF_ERROR(parts.admission->Readiness());
     ASSIGN_OR_RETURN(head.caller,
-                     parts.admission->Authenticate(head.Header("authorization"), KeyRole::kUser));
+                     parts.admission->Authenticate(AuthorizationOf(head), KeyRole::kUser));
     return ReadTimeout(head).status();
   }();
   if (status.ok()) return std::nullopt;
@@ -361,7 +442,7 @@ HttpReply HttpServer::State::Preflight(const Route& route, const HttpRequest& re
 }
 
 HttpReply HttpServer::State::MetricsPage(const HttpRequest& request) const {
-  const absl::Status status = pages.check_admin(std::string(request.Header("authorization")));
+  const absl::Status status = pages.check_admin(AuthorizationOf(request));
   if (!status.ok()) return lssar::ErrorReply(status);
   return {.status = 200,
           .body = pages.metrics(),
@@ -375,7 +456,8 @@ void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
   }
   if (!request.is_checked) {
     if (auto rejection = Reject(&request)) {
-      exchange->Reply(*std::move(rejection));
+      exchange->Reply(request.Path() == kMessagesPath ? AnthropicError(*std::move(rejection))
+                                                      : *std::move(rejection));
       return;
     }
   }
@@ -385,7 +467,7 @@ void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
   } else if (route.page != nullptr) {
     exchange->Reply(route.page(*this, request));
   } else {
-    std::make_shared<HttpCall>(route.rpc, route.kind, route.call(*this), exchange, parts)->Start();
+    std::make_shared<HttpCall>(route.rpc, route.kind, route.Make(*this), exchange, parts)->Start();
   }
 }
 
@@ -412,7 +494,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions
 HttpServer::HttpServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 HttpServer::~HttpServer() {
-  // No request comes any more, and no connection hears of what the workers still do.
+  // No request comes any more, and no connection gets what the workers still do.
   state_->transport.reset();
 }
 

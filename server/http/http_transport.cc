@@ -48,11 +48,12 @@ class Connection;
 
 // What the connections of one port share.
 struct ServedPort {
-  ServedPort(const TransportOptions& given, HttpHandler* given_handler)
-      : options(given),
-        handler(given_handler),
-        bodies(given.max_total_body_bytes,
-               given.limits.max_connections_per_address > 0 ? given.max_total_body_bytes / 2 : 0) {}
+  ServedPort(const TransportOptions& transport_options, HttpHandler* http_handler)
+      : options(transport_options),
+        handler(http_handler),
+        bodies(options.max_total_body_bytes, options.limits.max_connections_per_address > 0
+                                                 ? options.max_total_body_bytes / 2
+                                                 : 0) {}
 
   const TransportOptions options;
   HttpHandler* const handler;
@@ -130,7 +131,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       const HttpParser::Progress progress = parser_->Parse(&input_);
       switch (progress) {
         case HttpParser::Progress::kFailed:
-          Refuse(port_.handler->ErrorReply(parser_->ErrorStatus(), parser_->ErrorMessage()));
+          Reject(port_.handler->ErrorReply(parser_->ErrorStatus(), parser_->ErrorMessage()));
           return;
         case HttpParser::Progress::kHasHead:
           phase_ = Phase::kBody;
@@ -139,7 +140,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
           parser_->Head()->peer = peer_;
           if (!parser_->HasBody()) continue;
           if (auto reply = port_.handler->CheckHead(parser_->Head())) {
-            Refuse(*std::move(reply));
+            Reject(*std::move(reply));
             return;
           }
           if (parser_->ExpectsContinue() && input_.empty()) {
@@ -159,7 +160,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
         HttpReply reply = port_.handler->ErrorReply(absl::IsResourceExhausted(counted) ? 429 : 503,
                                                     std::string(counted.message()));
         reply.headers.push_back({"Retry-After", "1"});
-        Refuse(std::move(reply));
+        Reject(std::move(reply));
         return;
       }
       Read();
@@ -270,7 +271,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   // Answers a request whose rest is not read as one.
-  void Refuse(HttpReply reply) {
+  void Reject(HttpReply reply) {
     HttpRequest head = *parser_->Head();
     head.keep_alive = false;
     FreeBody();
@@ -386,7 +387,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     switch (phase_) {
       case Phase::kHead:
       case Phase::kBody:
-        Refuse(port_.handler->ErrorReply(408, phase_ == Phase::kHead
+        Reject(port_.handler->ErrorReply(408, phase_ == Phase::kHead
                                                   ? "the request's head did not come in time"
                                                   : "the request's body did not come in time"));
         return;

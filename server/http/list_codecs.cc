@@ -2,11 +2,14 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -14,6 +17,7 @@
 #include "base/field_error.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "kernels/float_bits.h"
 #include "server/api/capture.h"
 #include "server/api/embed.h"
 #include "server/api/score.h"
@@ -60,7 +64,7 @@ class ScoreCodec final : public HttpCodec {
   absl::Status Decode(const HttpRequest& request) override {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
     format_ = {.checkpoint = &Context().Model().GetCheckpoint()};
-    ASSIGN_OR_RETURN(method_.request, ReadScore(body, *format_.checkpoint));
+    ASSIGN_OR_RETURN(method_.request, ReadScore(body));
     logprobs_ = ChatLogprobs(format_);
     scores_.resize(size_t(method_.request.items_size()));
     return absl::OkStatus();
@@ -69,13 +73,15 @@ class ScoreCodec final : public HttpCodec {
   absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override {
     int64_t num_scores = 0, num_tokens = 0;
     for (const SubRequest& item : items) {
-      num_scores += std::ssize(item.request.score->continuations);
-      for (const auto& continuation : item.request.score->continuations) {
+      const auto& continuations = item.request.Score()->continuations;
+      num_scores += std::ssize(continuations);
+      for (const auto& continuation : continuations) {
         num_tokens += std::ssize(continuation);
       }
     }
     const int num_top = method_.request.top_logprobs();
-    const int64_t num_logprobs = method_.request.per_token() ? num_tokens * (1 + num_top) : 0;
+    const int64_t num_logprobs = (method_.request.per_token() ? num_tokens * (1 + num_top) : 0) +
+                                 num_tokens * method_.request.logprob_token_ids_size();
     RETURN_IF_ERROR(CheckReplyLogprobs("logprobs", num_logprobs, "send fewer items"));
     return context->HoldReply(num_scores * kBytesPerScore +
                               num_logprobs * ChatLogprobs::kBytesPerLogprob);
@@ -89,9 +95,11 @@ class ScoreCodec final : public HttpCodec {
         AppendJsonNumber(token.token().id(), &token_ids_);
         logprobs_.Add(token, method_.request.top_logprobs());
       }
+    } else if (reply.has_logprobs()) {
+      AddLogprobs(reply.logprobs());
     } else if (reply.has_score()) {
       AddScore(reply.score());
-    } else {
+    } else if (reply.has_finished()) {
       usage_ = UsageJson(reply.finished().usage());
     }
   }
@@ -99,12 +107,16 @@ class ScoreCodec final : public HttpCodec {
   void OnEnd(const absl::Status& /*status*/) override {
     const Checkpoint& checkpoint = *format_.checkpoint;
     std::string json = StrCat("{\"id\":\"score-", Context().RequestId(),
-                              "\",\"object\":\"list\",\"model\":", JsonString(checkpoint.name),
+                              "\",\"object\":\"list\",\"model\":", JsonString(ModelName()),
                               ",\"system_fingerprint\":\"fp_", checkpoint.hash, "\",\"data\":[");
     for (size_t i = 0; i < scores_.size(); ++i) {
       if (i > 0) json += ',';
-      json +=
-          StrCat("{\"index\":", i, ",\"object\":\"score\",\"continuations\":[", scores_[i], "]}");
+      json += StrCat("{\"index\":", i, ",\"object\":\"score\",");
+      if (const auto bad = method_.Errors().find(int(i)); bad != method_.Errors().end()) {
+        json += ErrorJson(bad->second).substr(1);  // "error":{...}}
+      } else {
+        json += StrCat("\"continuations\":[", scores_[i], "]}");
+      }
     }
     scores_ = {};
     json += StrCat("],\"usage\":", usage_, ",\"receipt\":", Receipt(), "}");
@@ -112,7 +124,17 @@ class ScoreCodec final : public HttpCodec {
   }
 
  private:
-  // After its tokens.
+  void AddLogprobs(const v1::ScoreLogprobs& block) {
+    std::string& json = id_logprobs_[{block.item(), block.continuation()}];
+    const std::span values(block.values().data(), size_t(block.values_size()));
+    const auto size = size_t(block.size());
+    for (size_t first = 0; first < values.size(); first += size) {
+      if (!json.empty()) json += ',';
+      AppendNumbers(values.subspan(first, size), &json);
+    }
+  }
+
+  // After its tokens and other log-probabilities.
   void AddScore(const v1::ContinuationScore& score) {
     std::string& list = scores_[size_t(score.item())];
     if (!list.empty()) list += ',';
@@ -124,6 +146,9 @@ class ScoreCodec final : public HttpCodec {
       list += StrCat(",\"token_ids\":[", std::exchange(token_ids_, {}), "],\"logprobs\":");
       logprobs_.Take(&list);
     }
+    if (const auto ids = id_logprobs_.extract({score.item(), score.continuation()})) {
+      list += StrCat(",\"token_id_logprobs\":[", ids.mapped(), "]");
+    }
     list += '}';
   }
 
@@ -133,6 +158,8 @@ class ScoreCodec final : public HttpCodec {
   // What belongs to the continuation that comes next.
   std::string token_ids_;
   ChatLogprobs logprobs_{format_};
+  // Of the continuations that run, by item and index: the elements of "token_id_logprobs".
+  std::map<std::pair<int, int>, std::string> id_logprobs_;
   std::string usage_;
 };
 
@@ -142,7 +169,7 @@ class EmbeddingCodec final : public HttpCodec {
 
   absl::Status Decode(const HttpRequest& request) override {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
-    ASSIGN_OR_RETURN(EmbeddingRequest read, ReadEmbedding(body, Context().Model().GetCheckpoint()));
+    ASSIGN_OR_RETURN(EmbeddingRequest read, ReadEmbedding(body));
     is_base64_ = read.is_base64;
     method_.request = std::move(read.message);
     return absl::OkStatus();
@@ -156,12 +183,15 @@ class EmbeddingCodec final : public HttpCodec {
                                                       : checkpoint.config.hidden_size;
     int64_t num_vectors = 0;
     for (const SubRequest& item : items) {
-      num_vectors += IsPerToken() ? std::ssize(item.request.prompt) : 1;
+      const EmbedParams& params = *item.request.Embed();
+      const int64_t num_tokens =
+          params.positions.empty() ? std::ssize(item.request.prompt) : std::ssize(params.positions);
+      num_vectors += (IsPerToken() ? num_tokens : 1) * std::ssize(params.layers);
     }
     if (num_vectors * size > kMaxReplyFloats) {
       return FieldError(
           "input", StrCat("asks for ", num_vectors * size, " numbers in one reply; the limit is ",
-                          kMaxReplyFloats, ": send fewer inputs, or use gRPC"));
+                          kMaxReplyFloats, ": send fewer inputs, or use gRPC, which streams"));
     }
     vectors_.resize(items.size());
     return context->HoldReply(num_vectors * size * kBytesPerFloat);
@@ -175,17 +205,19 @@ class EmbeddingCodec final : public HttpCodec {
     }
     const v1::EmbeddingVectors& vectors = reply.vectors();
     std::string& json = vectors_[size_t(vectors.input())];
-    const std::span values(vectors.values().data(), size_t(vectors.values_size()));
     const auto size = size_t(vectors.size());
-    for (size_t first = 0; first < values.size(); first += size) {
-      if (!json.empty()) json += ',';
-      AppendVector(values.subspan(first, size), &json);
+    if (method_.request.dtype() == "fp16") {
+      std::vector<uint16_t> values(vectors.fp16_values().size() / sizeof(uint16_t));
+      std::memcpy(values.data(), vectors.fp16_values().data(), values.size() * sizeof(uint16_t));
+      AppendTokens(std::span<const uint16_t>(values), size, &json);
+    } else {
+      AppendTokens(std::span(vectors.values().data(), size_t(vectors.values_size())), size, &json);
     }
   }
 
   void OnEnd(const absl::Status& /*status*/) override {
-    std::string json = StrCat("{\"object\":\"list\",\"model\":",
-                              JsonString(Context().Model().GetCheckpoint().name), ",\"data\":[");
+    std::string json =
+        StrCat("{\"object\":\"list\",\"model\":", JsonString(ModelName()), ",\"data\":[");
     for (size_t i = 0; i < vectors_.size(); ++i) {
       if (i > 0) json += ',';
       json += StrCat("{\"object\":\"embedding\",\"index\":", i, ",\"embedding\":");
@@ -200,12 +232,33 @@ class EmbeddingCodec final : public HttpCodec {
  private:
   bool IsPerToken() const { return method_.request.pooling() == v1::POOLING_TOKEN; }
 
-  // OpenAI's base64 form: the little-endian bytes of the floats.
-  void AppendVector(std::span<const float> values, std::string* json) const {
-    if (!is_base64_) return AppendNumbers(values, json);
-    static_assert(std::endian::native == std::endian::little);
-    const auto* bytes = reinterpret_cast<const char*>(values.data());
-    *json += StrCat("\"", absl::Base64Escape({bytes, values.size_bytes()}), "\"");
+  // A token is a vector, or a list of one for each layer where the request names layers. `Value`:
+  // float, or uint16_t, the bits of fp16.
+  template <typename Value>
+  void AppendTokens(std::span<const Value> values, size_t size, std::string* json) const {
+    const auto num_layers = size_t(method_.request.layers_size());
+    for (size_t i = 0; i * size < values.size(); ++i) {
+      if (!json->empty()) *json += ',';
+      if (num_layers > 0 && i % num_layers == 0) *json += '[';
+      AppendVector(values.subspan(i * size, size), json);
+      if (num_layers > 0 && (i + 1) % num_layers == 0) *json += ']';
+    }
+  }
+
+  // OpenAI's base64 form: the little-endian bytes of the numbers.
+  template <typename Value>
+  void AppendVector(std::span<const Value> values, std::string* json) const {
+    if (is_base64_) {
+      static_assert(std::endian::native == std::endian::little);
+      const auto* bytes = reinterpret_cast<const char*>(values.data());
+      *json += StrCat("\"", absl::Base64Escape({bytes, values.size_bytes()}), "\"");
+    } else if constexpr (std::is_same_v<Value, float>) {
+      AppendNumbers(values, json);
+    } else {
+      std::vector<float> floats;
+      for (const uint16_t bits : values) floats.push_back(FloatFromF16(bits));
+      AppendNumbers(floats, json);
+    }
   }
 
   EmbedMethod& method_;
@@ -257,7 +310,7 @@ class AttentionCodec final : public HttpCodec {
 
   absl::Status Decode(const HttpRequest& request) override {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
-    ASSIGN_OR_RETURN(AttentionRequest read, ReadAttention(body, Context().Model().GetCheckpoint()));
+    ASSIGN_OR_RETURN(AttentionRequest read, ReadAttention(body));
     is_stream_ = read.stream;
     is_chat_ = read.message.has_chat();
     method_.request = std::move(read.message);
@@ -268,7 +321,7 @@ class AttentionCodec final : public HttpCodec {
 
   absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override {
     const Request& request = items[0].request;
-    const CaptureParams& params = *request.capture;
+    const CaptureParams& params = *request.Capture();
     const int64_t weights = params.statistics || is_stream_ ? 0 : MaxWeights(params);
     if (weights > kMaxReplyWeights) {
       return FieldError("rows",
@@ -326,7 +379,7 @@ class AttentionCodec final : public HttpCodec {
   std::string Head() const {
     const Checkpoint& checkpoint = Context().Model().GetCheckpoint();
     return StrCat("{\"id\":\"attn-", Context().RequestId(),
-                  "\",\"object\":\"attention\",\"model\":", JsonString(checkpoint.name),
+                  "\",\"object\":\"attention\",\"model\":", JsonString(ModelName()),
                   ",\"system_fingerprint\":\"fp_", checkpoint.hash, "\",\"tokens\":[", tokens_,
                   "]");
   }
@@ -371,10 +424,16 @@ class AttentionCodec final : public HttpCodec {
   std::string usage_;
 };
 
+// Every such path. A new one is a row here, its codec, and its entry in openapi.json.
+constexpr ListPath kListPaths[] = {
+    {"/v1/score", "POST /v1/score", CallKind::kScore, &Make<ScoreCodec, ScoreMethod>},
+    {"/v1/embeddings", "POST /v1/embeddings", CallKind::kEmbed, &Make<EmbeddingCodec, EmbedMethod>},
+    {"/v1/attention", "POST /v1/attention", CallKind::kCapture,
+     &Make<AttentionCodec, CaptureMethod>},
+};
+
 }  // namespace
 
-HttpMethod MakeScore() { return Make<ScoreCodec, ScoreMethod>(); }
-HttpMethod MakeEmbedding() { return Make<EmbeddingCodec, EmbedMethod>(); }
-HttpMethod MakeAttention() { return Make<AttentionCodec, CaptureMethod>(); }
+std::span<const ListPath> ListPaths() { return kListPaths; }
 
 }  // namespace lssar

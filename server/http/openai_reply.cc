@@ -55,7 +55,8 @@ std::string TokenFormat::Label(int32_t id) const {
     if (id == checkpoint->config.bos_id && !checkpoint->bos_token.empty()) {
       return checkpoint->bos_token;
     }
-    return StrCat("token_id:", id);
+    const std::string_view name = tokenizer->SpecialTokenName(id);
+    return name.empty() ? StrCat("token_id:", id) : std::string(name);
   }
   if (!FindInvalidUtf8(bytes)) return std::string(bytes);
   std::string label = "bytes:";
@@ -152,7 +153,13 @@ void ChatLogprobs::Add(const v1::Token& token, int num_top) {
 }
 
 void ChatLogprobs::Take(std::string* out) {
-  *out += StrCat("{\"content\":[", content_, "],\"refusal\":null}");
+  *out += "{\"content\":";
+  TakeList(out);
+  *out += ",\"refusal\":null}";
+}
+
+void ChatLogprobs::TakeList(std::string* out) {
+  *out += StrCat("[", content_, "]");
   content_.clear();
 }
 
@@ -176,6 +183,8 @@ void PromptLogprobList::Add(const v1::Token& token, int num_top) {
 
 std::string_view FinishReasonJson(v1::FinishReason finish) {
   if (finish == v1::FINISH_REASON_UNSPECIFIED) return "null";
+  // vLLM's word for a text that ends unfinished.
+  if (finish == v1::FINISH_REASON_DEAD_END) return "\"abort\"";
   return finish == v1::FINISH_REASON_LENGTH ? "\"length\"" : "\"stop\"";
 }
 
@@ -187,6 +196,26 @@ std::string UsageJson(const v1::Usage& usage) {
                 "},\"completion_tokens_details\":{\"accepted_prediction_tokens\":",
                 usage.num_accepted_tokens(), ",\"rejected_prediction_tokens\":",
                 usage.num_draft_tokens() - usage.num_accepted_tokens(), "}}");
+}
+
+std::string TimingsJson(const v1::Finished& finished) {
+  const v1::Usage& usage = finished.usage();
+  const v1::Timings& timings = finished.timings();
+  std::string json = "{";
+  const auto add = [&json](std::string_view name, auto number) {
+    json += StrCat(json.size() > 1 ? "," : "", "\"", name, "\":");
+    AppendJsonNumber(number, &json);
+  };
+  const auto add_part = [&add](const std::string& name, int64_t num_tokens, int64_t time_us) {
+    add(name + "_n", num_tokens);
+    add(name + "_ms", double(time_us) / 1e3);
+    add(name + "_per_second", time_us > 0 ? double(num_tokens) * 1e6 / double(time_us) : 0.0);
+  };
+  add("queue_ms", double(timings.queue_us()) / 1e3);
+  add("cache_n", int64_t{usage.num_cached_tokens()});
+  add_part("prompt", usage.num_prompt_tokens() - usage.num_cached_tokens(), timings.prefill_us());
+  add_part("predicted", usage.num_generated_tokens(), timings.decode_us());
+  return json + "}";
 }
 
 }  // namespace lssar

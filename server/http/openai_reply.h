@@ -27,9 +27,9 @@ struct TokenFormat {
 
   // Null: the checkpoint has none.
   const Tokenizer* GetTokenizer() const { return checkpoint->tokenizer.get(); }
-  // The token's bytes; the name of BOS and EOS, which have none ("</s>"); "bytes:\xe2\x80" if the
-  // bytes are not UTF-8; "token_id:17" without a tokenizer, with as_ids, and for other control
-  // tokens.
+  // The token's bytes; the name of a special token, which has none ("</s>"); "bytes:\xe2\x80" if
+  // the bytes are not UTF-8; "token_id:17" without a tokenizer, with as_ids, and for an id that is
+  // no token.
   std::string Label(int32_t id) const;
 };
 
@@ -69,6 +69,8 @@ class ChatLogprobs {
   explicit ChatLogprobs(const TokenFormat& format) : format_(format) {}
   void Add(const v1::Token& token, int num_top);
   void Take(std::string* out);
+  // The list alone: [{"token", "logprob", "bytes", "top_logprobs"}].
+  void TakeList(std::string* out);
 
  private:
   void AppendEntry(int32_t id, float logprob);
@@ -95,6 +97,11 @@ std::string_view FinishReasonJson(v1::FinishReason finish);
 
 // {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
 std::string UsageJson(const v1::Usage& usage);
+
+// Counts and times in llama.cpp's names, and the time in the queue: {"queue_ms", "cache_n",
+// "prompt_n", "prompt_ms", "prompt_per_second", "predicted_n", "predicted_ms",
+// "predicted_per_second"}. prompt_n are the prompt's tokens that were computed.
+std::string TimingsJson(const v1::Finished& finished);
 
 }  // namespace lssar
 

@@ -28,6 +28,7 @@ using Json = nlohmann::json;
 constexpr size_t kMaxPrompts = limits::kMaxScoreItems;
 // OpenAI's default.
 constexpr int kDefaultCompletionTokens = 16;
+constexpr std::array<std::string_view, 1> kTextParts = {"text"};
 
 // All that is generated is returned.
 absl::Status CheckBestOf(const BodyFields& fields) {
@@ -37,14 +38,6 @@ absl::Status CheckBestOf(const BodyFields& fields) {
   return FieldError("best_of", StrCat("is ", *best_of,
                                       "; this server returns all that it generates, so it must be "
                                       "equal to n or left out"));
-}
-
-// Values beyond the field's type become its ends, which are out of the field's range: the check of
-// the range names the value's field and limit.
-int32_t Clamped(int64_t value) {
-  constexpr int64_t kLow = std::numeric_limits<int32_t>::min();
-  constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
-  return int32_t(std::min(std::max(value, kLow), kHigh));
 }
 
 absl::Status ReadLogitBias(const Json& biases, v1::Sampling* sampling) {
@@ -90,6 +83,10 @@ absl::Status ReadSampling(const BodyFields& fields, v1::Sampling* sampling) {
     ASSIGN_OR_RETURN(const auto ids, ReadIds("banned_token_ids", *banned));
     sampling->mutable_banned_token_ids()->Assign(ids.begin(), ids.end());
   }
+  if (const Json* words = fields.Find("bad_words")) {
+    ASSIGN_OR_RETURN(const auto texts, ReadStrings("bad_words", *words));
+    sampling->mutable_bad_words()->Assign(texts.begin(), texts.end());
+  }
   return absl::OkStatus();
 }
 
@@ -113,6 +110,21 @@ absl::Status ReadStop(const BodyFields& fields, v1::GenerateRequest* request) {
   return absl::OkStatus();
 }
 
+// A list of integers; unset: empty.
+template <typename Integers>
+absl::Status ReadIntegers(const BodyFields& fields, std::string_view name, Integers* list) {
+  const Json* value = fields.Find(name);
+  if (value == nullptr) return absl::OkStatus();
+  if (!value->is_array()) {
+    return FieldError(name, StrCat("is ", TypeName(*value), "; it must be a list of integers"));
+  }
+  for (size_t i = 0; i < value->size(); ++i) {
+    ASSIGN_OR_RETURN(const int64_t entry, ReadInt(StrCat(name, "[", i, "]"), (*value)[i]));
+    list->Add(Clamped(entry));
+  }
+  return absl::OkStatus();
+}
+
 // {"p": 5, "kind": "lssar"}. The object is closed: an unknown field could mean another function.
 absl::Status ReadAttentionOverride(const Json& object, v1::AttentionOverride* message) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(object, "attention_override"));
@@ -130,12 +142,53 @@ absl::Status ReadAttentionOverride(const Json& object, v1::AttentionOverride* me
   return absl::OkStatus();
 }
 
+// [{"layer": 3, "vector": [...], "scale": 1.5, "first_position": 10}]. The objects are closed.
+template <typename Vectors>
+absl::Status ReadSteering(const Json& list, Vectors* vectors) {
+  if (!list.is_array()) {
+    return FieldError("steering", StrCat("is ", TypeName(list), "; it must be a list of objects"));
+  }
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string field = StrCat("steering[", i, "]");
+    ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(list[i], field));
+    for (const auto& [name, value] : list[i].items()) {
+      constexpr std::array<std::string_view, 4> kNames = {"layer", "vector", "scale",
+                                                          "first_position"};
+      if (std::ranges::count(kNames, name) > 0) continue;
+      return FieldError(field, StrCat("has a field ", Quote(name),
+                                      "; it may have layer, vector, scale and first_position"));
+    }
+    v1::Steering& message = *vectors->Add();
+    ASSIGN_OR_RETURN(const std::optional<int64_t> layer, fields.Int("layer"));
+    if (!layer) return FieldError(field + ".layer", "is missing");
+    message.set_layer(Clamped(*layer));
+    ASSIGN_OR_RETURN(const std::optional<int64_t> first, fields.Int("first_position"));
+    message.set_first_position(Clamped(first.value_or(0)));
+    ASSIGN_OR_RETURN(const std::optional<double> scale, fields.Number("scale"));
+    if (scale) message.set_scale(float(*scale));
+    const Json* vector = fields.Find("vector");
+    if (vector == nullptr || !vector->is_array()) {
+      return FieldError(field + ".vector", vector == nullptr ? "is missing; it must be a list"
+                                                             : "must be a list of numbers");
+    }
+    for (size_t k = 0; k < vector->size(); ++k) {
+      ASSIGN_OR_RETURN(const double value,
+                       ReadNumber(StrCat(field, ".vector[", k, "]"), (*vector)[k]));
+      message.add_vector(float(value));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Fields of how a request shares the engine, and of what must answer it. `Message`:
 // GenerateRequest, ScoreRequest, EmbedRequest or CaptureAttentionRequest.
 template <typename Message>
 absl::Status ReadSharingFields(const BodyFields& fields, Message* message) {
   if (const Json* change = fields.Find("attention_override")) {
     RETURN_IF_ERROR(ReadAttentionOverride(*change, message->mutable_attention_override()));
+  }
+  if (const Json* steering = fields.Find("steering")) {
+    RETURN_IF_ERROR(ReadSteering(*steering, message->mutable_steering()));
   }
   ASSIGN_OR_RETURN(std::optional<std::string> hash, fields.String("checkpoint_hash"));
   if (hash) message->set_checkpoint_hash(*std::move(hash));
@@ -167,13 +220,21 @@ absl::Status ReadStream(const BodyFields& fields, CompletionRequest* request) {
   return absl::OkStatus();
 }
 
-// The fields that both kinds of completion have. Those of a prompt go into `shared`.
-absl::Status ReadShared(const BodyFields& fields, CompletionRequest* request,
-                        v1::GenerateRequest* shared) {
+}  // namespace
+
+int32_t Clamped(int64_t value) {
+  constexpr int64_t kLow = std::numeric_limits<int32_t>::min();
+  constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
+  return int32_t(std::min(std::max(value, kLow), kHigh));
+}
+
+absl::Status ReadGenerateFields(const BodyFields& fields, CompletionRequest* request,
+                                v1::GenerateRequest* shared) {
   RETURN_IF_ERROR(CheckBestOf(fields));
   RETURN_IF_ERROR(ReadStream(fields, request));
   RETURN_IF_ERROR(ReadSampling(fields, shared->mutable_sampling()));
   RETURN_IF_ERROR(ReadStop(fields, shared));
+  ASSIGN_OR_RETURN(request->constraint, ReadConstraint(fields, shared));
   RETURN_IF_ERROR(ReadSharingFields(fields, shared));
   ASSIGN_OR_RETURN(const std::optional<int64_t> n, fields.Int("n"));
   if (n) shared->set_n(Clamped(*n));
@@ -181,6 +242,10 @@ absl::Status ReadShared(const BodyFields& fields, CompletionRequest* request,
   if (min_tokens) shared->set_min_tokens(Clamped(*min_tokens));
   ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos, fields.Bool("ignore_eos"));
   if (ignore_eos) shared->set_ignore_eos(*ignore_eos);
+  ASSIGN_OR_RETURN(const std::optional<bool> with_stop, fields.Bool("include_stop_str_in_output"));
+  if (with_stop) shared->set_include_stop_str_in_output(*with_stop);
+  ASSIGN_OR_RETURN(const std::optional<bool> skip_special, fields.Bool("skip_special_tokens"));
+  if (skip_special) shared->set_skip_special_tokens(*skip_special);
   ASSIGN_OR_RETURN(const std::optional<int64_t> draft, fields.Int("speculative_tokens"));
   if (draft) shared->set_speculative_tokens(Clamped(*draft));
   ASSIGN_OR_RETURN(const std::optional<int64_t> interval, fields.Int("stream_interval"));
@@ -197,6 +262,8 @@ absl::Status ReadShared(const BodyFields& fields, CompletionRequest* request,
   request->tokens_as_ids = as_ids.value_or(false);
   return absl::OkStatus();
 }
+
+namespace {
 
 // `shared` with a prompt.
 absl::StatusOr<v1::GenerateRequest> WithText(const v1::GenerateRequest& shared,
@@ -271,27 +338,6 @@ absl::Status ReadPrompts(const BodyFields& fields, const v1::GenerateRequest& sh
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReadContent(const std::string& field, const Json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) {
-    return FieldError(
-        field, StrCat("is ", TypeName(content), "; it must be a string or a list of text parts"));
-  }
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    ASSIGN_OR_RETURN(const BodyFields part, BodyFields::Of(content[i], StrCat(field, "[", i, "]")));
-    ASSIGN_OR_RETURN(const std::optional<std::string> type, part.String("type"));
-    ASSIGN_OR_RETURN(std::optional<std::string> part_text, part.String("text"));
-    if (type != "text" || !part_text) {
-      return FieldError(StrCat(field, "[", i, "]"),
-                        "is no text part; this server's models read text alone");
-    }
-    RETURN_IF_ERROR(CheckFields(kContentPart, part));
-    text += *part_text;
-  }
-  return text;
-}
-
 absl::StatusOr<v1::TextOrTokens> ReadTextOrTokens(const std::string& field, const Json& value) {
   v1::TextOrTokens text;
   if (value.is_string()) {
@@ -308,20 +354,42 @@ absl::StatusOr<v1::TextOrTokens> ReadTextOrTokens(const std::string& field, cons
 
 }  // namespace
 
-absl::Status CheckModelName(const Json& body, const Checkpoint& checkpoint) {
+absl::StatusOr<std::string> ReadContent(const std::string& field, const Json& content,
+                                        std::span<const std::string_view> types) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) {
+    return FieldError(
+        field, StrCat("is ", TypeName(content), "; it must be a string or a list of text parts"));
+  }
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    ASSIGN_OR_RETURN(const BodyFields part, BodyFields::Of(content[i], StrCat(field, "[", i, "]")));
+    ASSIGN_OR_RETURN(const std::optional<std::string> type, part.String("type"));
+    ASSIGN_OR_RETURN(std::optional<std::string> part_text, part.String("text"));
+    if (!type || std::ranges::count(types, *type) == 0 || !part_text) {
+      return FieldError(StrCat(field, "[", i, "]"),
+                        "is no text part; this server's models read text alone");
+    }
+    RETURN_IF_ERROR(CheckFields(kContentPart, part));
+    text += *part_text;
+  }
+  return text;
+}
+
+absl::StatusOr<std::string> ReadModelName(const Json& body, std::span<const std::string> names) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  ASSIGN_OR_RETURN(const std::optional<std::string> model, fields.String("model"));
-  if (!model || *model == checkpoint.name) return absl::OkStatus();
-  return ModelNotFound(*model, checkpoint.name);
+  ASSIGN_OR_RETURN(std::optional<std::string> model, fields.String("model"));
+  if (!model) return names.front();
+  if (std::ranges::count(names, *model) == 0) return ModelNotFound(*model, names);
+  return *std::move(model);
 }
 
 absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseContext& context) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  RETURN_IF_ERROR(CheckModelName(body, *context.checkpoint));
   RETURN_IF_ERROR(CheckFields(kCompletionBody, fields));
   CompletionRequest request;
   v1::GenerateRequest shared;
-  RETURN_IF_ERROR(ReadShared(fields, &request, &shared));
+  RETURN_IF_ERROR(ReadGenerateFields(fields, &request, &shared));
 
   ASSIGN_OR_RETURN(const std::optional<bool> echo, fields.Bool("echo"));
   request.echo = echo.value_or(false);
@@ -350,6 +418,10 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseCo
   request.max_tokens = Clamped(max_tokens.value_or(kDefaultCompletionTokens));
   // Nothing is sampled where it is 0, but all fields are checked.
   if (max_tokens) shared.set_max_tokens(std::max(1, request.max_tokens));
+  const Json* prompt = fields.Find("prompt");
+  const bool is_list =
+      prompt != nullptr && prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
+  RETURN_IF_ERROR(CheckConstraintBytes(request.constraint, shared, is_list ? prompt->size() : 1));
   RETURN_IF_ERROR(ReadPrompts(fields, shared, context, &request));
   return request;
 }
@@ -379,15 +451,13 @@ void AddBosForLmEval(const ParseContext& context, CompletionRequest* request) {
   }
 }
 
-absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body,
-                                                     const Checkpoint& checkpoint) {
+absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   RETURN_IF_ERROR(CheckFields(kChatBody, fields));
   CompletionRequest request;
   request.is_chat = true;
   v1::GenerateRequest shared;
-  RETURN_IF_ERROR(ReadShared(fields, &request, &shared));
+  RETURN_IF_ERROR(ReadGenerateFields(fields, &request, &shared));
 
   ASSIGN_OR_RETURN(const std::optional<bool> logprobs, fields.Bool("logprobs"));
   ASSIGN_OR_RETURN(const std::optional<int64_t> top, fields.Int("top_logprobs"));
@@ -416,8 +486,17 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body,
   const Json* messages = fields.Find("messages");
   if (messages == nullptr) return FieldError("messages", "is missing");
   ASSIGN_OR_RETURN(*shared.mutable_chat(), ReadChatMessages(*messages));
+  RETURN_IF_ERROR(ReadChatEnd(fields, shared.mutable_chat()));
   request.prompts.push_back(std::move(shared));
   return request;
+}
+
+absl::Status ReadChatEnd(const BodyFields& fields, v1::Chat* chat) {
+  ASSIGN_OR_RETURN(const std::optional<bool> prompt, fields.Bool("add_generation_prompt"));
+  if (prompt) chat->set_add_generation_prompt(*prompt);
+  ASSIGN_OR_RETURN(const std::optional<bool> continues, fields.Bool("continue_final_message"));
+  if (continues) chat->set_continue_final_message(*continues);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<v1::Chat> ReadChatMessages(const Json& messages) {
@@ -436,14 +515,14 @@ absl::StatusOr<v1::Chat> ReadChatMessages(const Json& messages) {
     if (content == nullptr) return FieldError(field + ".content", "is missing");
     v1::ChatMessage& message = *chat.add_messages();
     message.set_role(*std::move(role));
-    ASSIGN_OR_RETURN(*message.mutable_content(), ReadContent(field + ".content", *content));
+    ASSIGN_OR_RETURN(*message.mutable_content(),
+                     ReadContent(field + ".content", *content, kTextParts));
   }
   return chat;
 }
 
-absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& checkpoint) {
+absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   RETURN_IF_ERROR(CheckFields(kScoreBody, fields));
   v1::ScoreRequest request;
   RETURN_IF_ERROR(ReadSharingFields(fields, &request));
@@ -456,6 +535,7 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& c
     request.set_per_token(true);
     request.set_top_logprobs(Clamped(*logprobs));
   }
+  RETURN_IF_ERROR(ReadIntegers(fields, "logprob_token_ids", request.mutable_logprob_token_ids()));
   const Json* items = fields.Find("items");
   if (items == nullptr) return FieldError("items", "is missing");
   if (!items->is_array()) {
@@ -485,9 +565,8 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& c
   return request;
 }
 
-absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoint& checkpoint) {
+absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   RETURN_IF_ERROR(CheckFields(kEmbeddingBody, fields));
   EmbeddingRequest request;
   RETURN_IF_ERROR(ReadSharingFields(fields, &request.message));
@@ -512,6 +591,14 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoin
   request.message.set_normalize(normalize.value_or(false));
   ASSIGN_OR_RETURN(const std::optional<bool> apply_head, fields.Bool("apply_head"));
   request.message.set_apply_head(apply_head.value_or(false));
+  RETURN_IF_ERROR(ReadIntegers(fields, "layers", request.message.mutable_layers()));
+  RETURN_IF_ERROR(ReadIntegers(fields, "positions", request.message.mutable_positions()));
+  ASSIGN_OR_RETURN(const std::optional<std::string> dtype, fields.String("embed_dtype"));
+  if (dtype && *dtype != "float32" && *dtype != "float16") {
+    return FieldError("embed_dtype",
+                      StrCat("is ", Quote(*dtype), "; it must be \"float32\" or \"float16\""));
+  }
+  if (dtype == "float16") request.message.set_dtype("fp16");
   const Json* input = fields.Find("input");
   if (input == nullptr) return FieldError("input", "is missing");
   const bool is_list = input->is_array() && !input->empty() && !input->front().is_number();
@@ -526,9 +613,8 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoin
   return request;
 }
 
-absl::StatusOr<AttentionRequest> ReadAttention(const Json& body, const Checkpoint& checkpoint) {
+absl::StatusOr<AttentionRequest> ReadAttention(const Json& body) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   RETURN_IF_ERROR(CheckFields(kAttentionBody, fields));
   AttentionRequest request;
   v1::CaptureAttentionRequest& message = request.message;
@@ -549,21 +635,9 @@ absl::StatusOr<AttentionRequest> ReadAttention(const Json& body, const Checkpoin
       *message.mutable_tokens() = std::move(*text.mutable_tokens());
     }
   }
-  const auto read_list = [&](std::string_view name, auto* list) -> absl::Status {
-    const Json* value = fields.Find(name);
-    if (value == nullptr) return absl::OkStatus();
-    if (!value->is_array()) {
-      return FieldError(name, StrCat("is ", TypeName(*value), "; it must be a list of integers"));
-    }
-    for (size_t i = 0; i < value->size(); ++i) {
-      ASSIGN_OR_RETURN(const int64_t entry, ReadInt(StrCat(name, "[", i, "]"), (*value)[i]));
-      list->Add(Clamped(entry));
-    }
-    return absl::OkStatus();
-  };
-  RETURN_IF_ERROR(read_list("layers", message.mutable_layers()));
-  RETURN_IF_ERROR(read_list("heads", message.mutable_heads()));
-  RETURN_IF_ERROR(read_list("rows", message.mutable_rows()));
+  RETURN_IF_ERROR(ReadIntegers(fields, "layers", message.mutable_layers()));
+  RETURN_IF_ERROR(ReadIntegers(fields, "heads", message.mutable_heads()));
+  RETURN_IF_ERROR(ReadIntegers(fields, "rows", message.mutable_rows()));
   ASSIGN_OR_RETURN(const std::optional<int64_t> top_k, fields.Int("top_k"));
   if (top_k) message.set_top_k(Clamped(*top_k));
   ASSIGN_OR_RETURN(const std::optional<bool> statistics, fields.Bool("statistics"));
@@ -573,7 +647,8 @@ absl::StatusOr<AttentionRequest> ReadAttention(const Json& body, const Checkpoin
   return request;
 }
 
-absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field) {
+absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field,
+                           const std::string& constraint_field) {
   const FieldProblem field = FieldProblemOf(status);
   if (field.path.empty()) return status;
   struct Name {
@@ -584,17 +659,24 @@ absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt
   const std::array kNames = std::to_array<Name>({
       {"sampling.", ""},
       {"stop_strings", "stop"},
-      {"chat.messages", "messages"},
-      {"chat", "messages"},
+      {"chat.add_generation_prompt", "add_generation_prompt"},
+      {"chat.messages", prompt_field},
+      {"chat", prompt_field},
       {"prompt", prompt_field},
       {"tokens.ids", prompt_field},
       {"text", prompt_field},
       {"inputs", prompt_field},
       {"ids", prompt_field},
+      {"dtype", "embed_dtype"},
+      {"json_object", constraint_field},
+      {"json_schema", constraint_field},
+      {"regex", constraint_field},
+      {"grammar", constraint_field},
+      {"choice", constraint_field},
   });
   const std::string_view path = field.path;
   for (const auto& [v1, http] : kNames) {
-    if (!path.starts_with(v1)) continue;
+    if (!path.starts_with(v1) || (http.empty() && !v1.ends_with('.'))) continue;
     const std::string_view rest = path.substr(v1.size());
     const bool is_whole_name =
         v1.ends_with('.') || rest.empty() || rest[0] == '.' || rest[0] == '[';

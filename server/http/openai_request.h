@@ -1,12 +1,14 @@
 // Bodies of /v1/completions, /v1/chat/completions, /v1/score, /v1/embeddings and /v1/attention as
-// lssar.v1 messages.
+// lssar.v1 messages. Those of /v1/responses and /v1/messages: answer_request.h.
 //
 // Which fields a body may have is in request_fields.h.
 #ifndef LSSAR_SERVER_HTTP_OPENAI_REQUEST_H_
 #define LSSAR_SERVER_HTTP_OPENAI_REQUEST_H_
 
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +16,8 @@
 #include "lssar/v1/inference.pb.h"
 #include "models/checkpoint.h"
 #include "server/api/parse_request.h"
+#include "server/http/body_fields.h"
+#include "server/http/constraint_fields.h"
 
 namespace lssar {
 
@@ -30,6 +34,7 @@ struct CompletionRequest {
   bool continuous_usage = false;    // each event tells the usage so far
   bool tokens_as_ids = false;       // return_tokens_as_token_ids: "token_id:17" in place of text
   std::vector<bool> has_added_bos;  // of each prompt, after AddBosForLmEval
+  ConstraintField constraint;
 };
 
 // Errors  INVALID_ARGUMENT: a field of the wrong type or out of range, or not supported
@@ -43,34 +48,47 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const nlohmann::json& body,
 // is no BOS. A request for the log-probabilities of a prompt has max_tokens 1 in lm-eval, which
 // does not read that token: it becomes 0, so that a prompt may fill the context.
 void AddBosForLmEval(const ParseContext& context, CompletionRequest* request);
-absl::StatusOr<CompletionRequest> ReadChatCompletion(const nlohmann::json& body,
-                                                     const Checkpoint& checkpoint);
-absl::StatusOr<v1::ScoreRequest> ReadScore(const nlohmann::json& body,
-                                           const Checkpoint& checkpoint);
+absl::StatusOr<CompletionRequest> ReadChatCompletion(const nlohmann::json& body);
+absl::StatusOr<v1::ScoreRequest> ReadScore(const nlohmann::json& body);
 
 struct EmbeddingRequest {
   v1::EmbedRequest message;
   bool is_base64 = false;  // encoding_format
 };
-absl::StatusOr<EmbeddingRequest> ReadEmbedding(const nlohmann::json& body,
-                                               const Checkpoint& checkpoint);
+absl::StatusOr<EmbeddingRequest> ReadEmbedding(const nlohmann::json& body);
 
 struct AttentionRequest {
   v1::CaptureAttentionRequest message;
   bool stream = false;
 };
-absl::StatusOr<AttentionRequest> ReadAttention(const nlohmann::json& body,
-                                               const Checkpoint& checkpoint);
+absl::StatusOr<AttentionRequest> ReadAttention(const nlohmann::json& body);
 
 // `messages` of a chat.
 absl::StatusOr<v1::Chat> ReadChatMessages(const nlohmann::json& messages);
+// The fields add_generation_prompt and continue_final_message.
+absl::Status ReadChatEnd(const BodyFields& fields, v1::Chat* chat);
 
-// The field `model`, where there is one, names this checkpoint. Errors  NOT_FOUND
-absl::Status CheckModelName(const nlohmann::json& body, const Checkpoint& checkpoint);
+// What the requests to generate a text have in common: sampling, stops, limits, stream. The fields
+// of the prompt go into `shared`.
+absl::Status ReadGenerateFields(const BodyFields& fields, CompletionRequest* request,
+                                v1::GenerateRequest* shared);
+// Text, or a list of parts of one of `types`.
+absl::StatusOr<std::string> ReadContent(const std::string& field, const nlohmann::json& content,
+                                        std::span<const std::string_view> types);
+// Values beyond the field's type become its ends, which are out of the field's range: the check of
+// the range names the value's field and limit.
+int32_t Clamped(int64_t value);
+
+// The field `model` of a body; where there is none, the first of `names`.
+// Errors  NOT_FOUND: it is none of `names`
+absl::StatusOr<std::string> ReadModelName(const nlohmann::json& body,
+                                          std::span<const std::string> names);
 
 // An error of parse_request.h in the names that the HTTP API has for the fields: "sampling.top_p is
 // 2; ..." becomes "top_p is 2; ...". `prompt_field`: what the text or the token ids came from.
-absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field);
+// `constraint_field`: what the constraint came from.
+absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field,
+                           const std::string& constraint_field = {});
 
 }  // namespace lssar
 

@@ -2,12 +2,13 @@
 #ifndef LSSAR_SERVER_HTTP_OPENAPI_H_
 #define LSSAR_SERVER_HTTP_OPENAPI_H_
 
-#include <string_view>
+#include <string>
 
 namespace lssar {
 
 // The OpenAPI 3.1 description of the whole HTTP port.
-std::string_view OpenApiJson();
+// max_choices: n of a request, at most.
+std::string OpenApiJson(int max_choices);
 
 }  // namespace lssar
 

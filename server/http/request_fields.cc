@@ -30,7 +30,9 @@ constexpr auto kServed = RequestField::Verdict::kServed;
 constexpr auto kHarmless = RequestField::Verdict::kHarmless;
 constexpr auto kRefused = RequestField::Verdict::kRefused;
 constexpr BodyKinds kGenerateBody = kCompletionBody | kChatBody;
-constexpr BodyKinds kEngineBody = kGenerateBody | kScoreBody | kEmbeddingBody | kAttentionBody;
+constexpr BodyKinds kAnswerBody = kResponsesBody | kMessagesBody;
+constexpr BodyKinds kTextBody = kGenerateBody | kAnswerBody;
+constexpr BodyKinds kEngineBody = kTextBody | kScoreBody | kEmbeddingBody | kAttentionBody;
 constexpr std::string_view kNothing = "[]";
 
 // Sources, read on 2026-11-25:
@@ -39,31 +41,47 @@ constexpr std::string_view kNothing = "[]";
 //              guided_* and logits_processors of earlier versions
 //   SGLang     commit 004c82e0, srt/entrypoints/openai/protocol.py
 //   llama.cpp  commit 00dc8057, tools/server/README.md
+//   OpenAI     types/responses/response_create_params of the same package
+//   Anthropic  package anthropic 2.14.0, types/message_create_params; temperature, top_k, top_p of
+//              earlier versions
 // The numbers of server/api/sampling_fields.h are served, too.
 constexpr std::array kGroups = std::to_array<Group>({
     // What the readers of openai_request.cc and tokenizer_calls.cc read.
     {kServed, kAnyBody, "model"},
     {kServed, kEngineBody,
-     "attention_override checkpoint_hash priority cache_salt use_prefix_cache"},
+     "attention_override steering checkpoint_hash priority cache_salt use_prefix_cache"},
+    {kServed, kTextBody,
+     "seed logit_bias allowed_token_ids banned_token_ids bad_words stop_token_ids min_tokens "
+     "ignore_eos include_stop_str_in_output skip_special_tokens stream stream_interval "
+     "speculative_tokens"},
     {kServed, kGenerateBody,
-     "n best_of seed logit_bias allowed_token_ids banned_token_ids stop stop_token_ids min_tokens "
-     "ignore_eos max_tokens max_completion_tokens logprobs prompt_logprobs "
-     "return_tokens_as_token_ids stream stream_options stream_interval speculative_tokens"},
+     "n best_of stop max_tokens max_completion_tokens logprobs prompt_logprobs "
+     "return_tokens_as_token_ids stream_options "
+     "response_format structured_outputs guided_json guided_regex guided_choice guided_grammar "
+     "json_schema grammar regex ebnf"},
+    {kServed, kResponsesBody,
+     "input instructions max_output_tokens top_logprobs include metadata text stop stream_options"},
+    {kServed, kMessagesBody, "messages system max_tokens stop_sequences"},
     {kServed, kCompletionBody, "prompt echo add_special_tokens"},
     {kServed, kChatBody, "messages top_logprobs"},
-    {kServed, kScoreBody, "items logprobs"},
-    {kServed, kEmbeddingBody, "input encoding_format pooling normalize apply_head"},
+    {kServed, kChatBody | kTokenizeBody, "add_generation_prompt continue_final_message"},
+    {kServed, kScoreBody, "items logprobs logprob_token_ids"},
+    {kServed, kEmbeddingBody,
+     "input encoding_format pooling normalize apply_head layers positions embed_dtype"},
     {kServed, kAttentionBody, "prompt messages layers heads rows top_k statistics stream"},
     {kServed, kTokenizeBody, "prompt messages add_special_tokens return_token_strs"},
-    {kServed, kDetokenizeBody, "tokens"},
+    {kServed, kDetokenizeBody, "tokens skip_special_tokens"},
     {kServed, kMessage, "role content"},
     {kServed, kContentPart, "type text"},
     {kServed, kScoreItem, "context continuations"},
+    {kServed, kInputItem, "type role content"},
+    {kServed, kTextConfig, "format"},
     {kServed, kStreamOptions, "include_usage continuous_usage_stats"},
 
     // Labels, storage, caches and placement: the answer is the same without them.
+    {kHarmless, kAnyBody & ~kResponsesBody, "metadata"},
     {kHarmless, kAnyBody,
-     "user metadata store safety_identifier service_tier prompt_cache_key prompt_cache_options "
+     "user store safety_identifier service_tier prompt_cache_key prompt_cache_options "
      "prompt_cache_retention request_id session_id rid extra_key custom_labels routed_dp_rank "
      "disagg_prefill_dp_rank data_parallel_rank id_slot cache_prompt"},
     // Drafts that the bits do not depend on, and comments in a stream.
@@ -74,23 +92,43 @@ constexpr std::array kGroups = std::to_array<Group>({
     {kHarmless, kGenerateBody,
      "parallel_tool_calls parse_tool_calls include_reasoning separate_reasoning stream_reasoning "
      "spaces_between_special_tokens truncation_side return_token_offsets return_mm_kwargs "
-     "guided_decoding_backend guided_whitespace_pattern dynatemp_exponent n_keep dry_base "
+     "guided_decoding_backend dynatemp_exponent n_keep dry_base "
      "dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold mirostat_tau "
      "mirostat_eta"},
     {kHarmless, kEmbeddingBody, "truncation_side"},
     {kHarmless, kMessage, "name refusal annotations cache_control"},
-    {kHarmless, kContentPart, "annotations cache_control"},
+    {kHarmless, kInputItem, "id status phase"},
+    {kHarmless, kContentPart, "annotations cache_control citations logprobs"},
+    {kHarmless, kResponsesBody,
+     "parallel_tool_calls max_tool_calls background_options image access_programs"},
+    {kHarmless, kMessagesBody,
+     "cache_control diagnostics inference_geo user_profile_id workspace_id"},
     {kHarmless, kStreamOptions, "include_obfuscation"},
 
-    {kRefused, kGenerateBody, "response_format", "the output cannot be constrained",
-     R"([{"type": "text"}])"},
-    {kRefused, kGenerateBody,
-     "structured_outputs guided_json guided_regex guided_choice guided_grammar json_schema grammar "
-     "regex ebnf",
-     "the output cannot be constrained"},
-    {kRefused, kGenerateBody | kTokenizeBody, "tools functions", "this server calls no tools"},
-    {kRefused, kGenerateBody, "tool_choice function_call", "this server calls no tools",
+    {kRefused, kGenerateBody, "guided_whitespace_pattern structural_tag",
+     "a constraint is a JSON Schema, a regex, a grammar or a list of choices"},
+    {kRefused, kTextBody | kTokenizeBody, "tools", "this server calls no tools"},
+    {kRefused, kGenerateBody | kTokenizeBody, "functions", "this server calls no tools"},
+    {kRefused, kGenerateBody | kResponsesBody, "tool_choice", "this server calls no tools",
      R"(["none", "auto"])"},
+    {kRefused, kMessagesBody, "tool_choice", "this server calls no tools",
+     R"([{"type": "none"}, {"type": "auto"}])"},
+    {kRefused, kMessagesBody, "mcp_servers container context_management",
+     "this server calls no tools"},
+    {kRefused, kGenerateBody, "function_call", "this server calls no tools", R"(["none", "auto"])"},
+    {kRefused, kResponsesBody, "previous_response_id conversation context_management",
+     "this server keeps no responses; send the whole input"},
+    {kRefused, kResponsesBody, "background", "this server keeps no responses", "[false]"},
+    {kRefused, kResponsesBody, "prompt", "this server keeps no prompts; send input", kNothing},
+    {kRefused, kResponsesBody, "truncation", "an input that is too long is refused, not cut",
+     R"(["disabled"])"},
+    {kRefused, kMessagesBody, "thinking", "this server's models have no mode of reasoning",
+     R"([{"type": "disabled"}])"},
+    {kRefused, kMessagesBody, "output_config output_format", "the output cannot be constrained"},
+    {kRefused, kMessagesBody, "speed", "this server's models have no such mode", R"(["standard"])"},
+    {kRefused, kResponsesBody, "max_tokens max_completion_tokens",
+     "its name here is max_output_tokens", kNothing},
+    {kRefused, kMessagesBody, "stop", "its name here is stop_sequences", kNothing},
     {kRefused, kGenerateBody, "web_search_options", "this server calls no tools", kNothing},
     {kRefused, kGenerateBody, "modalities", "this server's models read and write text alone",
      R"([["text"]])"},
@@ -98,16 +136,18 @@ constexpr std::array kGroups = std::to_array<Group>({
      "audio mm_processor_kwargs media_io_kwargs images_config use_audio_in_video max_dynamic_patch "
      "min_dynamic_patch",
      "this server's models read and write text alone"},
-    {kRefused, kGenerateBody, "moderation", "this server moderates nothing"},
+    {kRefused, kGenerateBody | kResponsesBody, "moderation", "this server moderates nothing"},
     {kRefused, kGenerateBody | kTokenizeBody, "documents chat_template chat_template_kwargs task",
      "a chat is rendered with the checkpoint's own template"},
     {kRefused, kGenerateBody, "reasoning reasoning_effort enable_thinking",
      "this server's models have no mode of reasoning"},
+    {kRefused, kResponsesBody, "reasoning", "this server's models have no mode of reasoning",
+     R"([{}, {"effort": null}, {"effort": "none"}, {"effort": null, "summary": null}])"},
     {kRefused, kGenerateBody, "reasoning_format", "this server's models have no mode of reasoning",
      R"(["none", "auto"])"},
     {kRefused, kGenerateBody, "thinking_token_budget",
      "this server's models have no mode of reasoning", "[-1]"},
-    {kRefused, kGenerateBody, "verbosity", "this server's models have no such mode",
+    {kRefused, kGenerateBody | kTextConfig, "verbosity", "this server's models have no such mode",
      R"(["medium"])"},
     {kRefused, kGenerateBody, "suffix", "a text is continued at its end"},
     {kRefused, kGenerateBody, "use_beam_search early_stopping", "there is no beam search"},
@@ -130,19 +170,14 @@ constexpr std::array kGroups = std::to_array<Group>({
     {kRefused, kGenerateBody, "n_cmpl", "its name here is n", "[1]"},
     {kRefused, kGenerateBody, "n_probs", "its name here is logprobs"},
     {kRefused, kCompletionBody, "top_logprobs", "its name here is logprobs", kNothing},
-    {kRefused, kGenerateBody, "bad_words", "only banned_token_ids bans tokens"},
     {kRefused, kGenerateBody, "bad_words_ids", "its name here is banned_token_ids"},
     {kRefused, kGenerateBody, "stop_regex", "only stop and stop_token_ids end a text"},
-    {kRefused, kGenerateBody, "no_stop_trim include_stop_str_in_output",
-     "a text ends before its stop string"},
+    {kRefused, kGenerateBody, "no_stop_trim", "its name here is include_stop_str_in_output"},
     {kRefused, kGenerateBody, "n_indent", "lines are not indented"},
     {kRefused, kGenerateBody, "t_max_predict_ms",
      "the header X-Request-Timeout limits the time of a call"},
-    {kRefused, kGenerateBody, "skip_special_tokens", "the text has no special tokens", "[true]"},
-    {kRefused, kGenerateBody | kTokenizeBody, "add_generation_prompt",
-     "a chat ends with the beginning of the assistant's message", "[true]"},
-    {kRefused, kGenerateBody | kTokenizeBody, "continue_final_message",
-     "the assistant begins a message of its own"},
+    {kRefused, kCompletionBody, "add_generation_prompt", "a text is no chat", "[true]"},
+    {kRefused, kCompletionBody, "continue_final_message", "a text is no chat"},
     {kRefused, kChatBody, "echo", "a chat has no echo"},
     {kRefused, kChatBody, "add_special_tokens",
      "the chat template says which special tokens there are", "[false]"},
@@ -165,9 +200,10 @@ constexpr std::array kGroups = std::to_array<Group>({
     {kRefused, kEngineBody, "attention_p attention_kind",
      "send attention_override, as in {\"p\": 5, \"kind\": \"lssar\"}", kNothing},
     {kRefused, kScoreBody | kEmbeddingBody, "stream", "this reply is not streamed"},
+    {kRefused, kScoreBody, "full_distribution", "only gRPC streams it; send logprob_token_ids",
+     "[false]"},
     {kRefused, kEmbeddingBody, "dimensions", "the checkpoint decides on them", kNothing},
-    {kRefused, kEmbeddingBody, "embed_dtype", "the floats have 32 bits", R"(["float32"])"},
-    {kRefused, kEmbeddingBody, "endianness", "base64 is of little-endian floats",
+    {kRefused, kEmbeddingBody, "endianness", "base64 is of little-endian numbers",
      R"(["native", "little"])"},
     {kRefused, kEmbeddingBody, "add_special_tokens",
      "the checkpoint says which special tokens a text gets; send ids", "[true]"},
@@ -179,13 +215,13 @@ constexpr std::array kGroups = std::to_array<Group>({
     {kRefused, kMessage, "audio", "this server's models read text alone"},
     {kRefused, kMessage, "reasoning reasoning_content",
      "this server's models have no mode of reasoning"},
-    {kRefused, kMessage, "prefix partial", "the assistant begins a message of its own"},
+    {kRefused, kMessage, "prefix partial", "send continue_final_message beside messages"},
 });
 
 std::vector<RequestField> MakeRows() {
   std::vector<RequestField> rows;
   for (const SamplingField& field : SamplingFields()) {
-    rows.push_back({.kinds = kGenerateBody, .name = field.name});
+    rows.push_back({.kinds = kTextBody, .name = field.name});
   }
   for (const Group& group : kGroups) {
     for (std::string_view names = group.names; !names.empty();) {

@@ -20,11 +20,16 @@ inline constexpr BodyKinds kEmbeddingBody = 1 << 3;
 inline constexpr BodyKinds kAttentionBody = 1 << 4;
 inline constexpr BodyKinds kTokenizeBody = 1 << 5;
 inline constexpr BodyKinds kDetokenizeBody = 1 << 6;
-inline constexpr BodyKinds kAnyBody = (1 << 7) - 1;
 inline constexpr BodyKinds kMessage = 1 << 7;      // messages[i]
 inline constexpr BodyKinds kContentPart = 1 << 8;  // messages[i].content[i]
 inline constexpr BodyKinds kScoreItem = 1 << 9;    // items[i]
 inline constexpr BodyKinds kStreamOptions = 1 << 10;
+inline constexpr BodyKinds kResponsesBody = 1 << 11;
+inline constexpr BodyKinds kMessagesBody = 1 << 12;  // also /v1/messages/count_tokens
+inline constexpr BodyKinds kInputItem = 1 << 13;     // input[i] of /v1/responses
+inline constexpr BodyKinds kTextConfig = 1 << 14;    // text of /v1/responses
+inline constexpr BodyKinds kLastKind = kTextConfig;
+inline constexpr BodyKinds kAnyBody = ((1 << 7) - 1) | kResponsesBody | kMessagesBody;
 
 struct RequestField {
   enum class Verdict {

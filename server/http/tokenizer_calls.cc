@@ -10,6 +10,7 @@
 #include "runtime/limits.h"
 #include "server/api/fields.h"
 #include "server/api/parse_request.h"
+#include "server/http/answer_request.h"
 #include "server/http/body_fields.h"
 #include "server/http/json_text.h"
 #include "server/http/openai_reply.h"
@@ -31,9 +32,9 @@ std::optional<int32_t> ControlToken(const std::string& text, const Checkpoint& c
   return std::nullopt;
 }
 
-absl::StatusOr<std::vector<int32_t>> IdsOfChat(const Json& messages, const ParseContext& given) {
+absl::StatusOr<std::vector<int32_t>> IdsOfChat(v1::Chat chat, const ParseContext& given) {
   v1::GenerateRequest request;
-  ASSIGN_OR_RETURN(*request.mutable_chat(), ReadChatMessages(messages));
+  *request.mutable_chat() = std::move(chat);
   request.set_max_tokens(1);
   ParseContext context = given;
   context.max_text_bytes = limits::kMaxTokenizeBytes;
@@ -61,22 +62,28 @@ absl::StatusOr<std::vector<int32_t>> IdsOfText(const std::string& text, bool add
 }  // namespace
 
 absl::StatusOr<std::string> TokenizeJson(const HttpRequest& request, const CallContext& call) {
-  const ParseContext context = call.MakeParseContext();
+  ParseContext context = call.MakeParseContext();
   ASSIGN_OR_RETURN(const Json body, ParseJson(request.body, context.should_stop));
   const Checkpoint& checkpoint = *context.checkpoint;
-  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  RETURN_IF_ERROR(ReadModelName(body, call.Model().ServedNames()).status());
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckFields(kTokenizeBody, fields));
   ASSIGN_OR_RETURN(const std::optional<std::string> prompt, fields.String("prompt"));
   ASSIGN_OR_RETURN(const std::optional<bool> special, fields.Bool("add_special_tokens"));
   ASSIGN_OR_RETURN(const std::optional<bool> strings, fields.Bool("return_token_strs"));
+  context.add_bos = special.value_or(true);
   const Json* messages = fields.Find("messages");
   if (prompt.has_value() == (messages != nullptr)) {
     return FieldError("prompt", "or messages must be set, and not both");
   }
+  v1::Chat chat;
+  if (messages != nullptr) {
+    ASSIGN_OR_RETURN(chat, ReadChatMessages(*messages));
+  }
+  RETURN_IF_ERROR(ReadChatEnd(fields, &chat));  // of a prompt, too: a wrong type is told
   std::vector<int32_t> ids;
   if (messages != nullptr) {
-    ASSIGN_OR_RETURN(ids, IdsOfChat(*messages, context));
+    ASSIGN_OR_RETURN(ids, IdsOfChat(std::move(chat), context));
   } else {
     ASSIGN_OR_RETURN(ids, IdsOfText(*prompt, special.value_or(true), context));
   }
@@ -96,20 +103,34 @@ absl::StatusOr<std::string> TokenizeJson(const HttpRequest& request, const CallC
   return json;
 }
 
+absl::StatusOr<std::string> CountTokensJson(const HttpRequest& request, const CallContext& call) {
+  const ParseContext context = call.MakeParseContext();
+  ASSIGN_OR_RETURN(const Json body, ParseJson(request.body, context.should_stop));
+  RETURN_IF_ERROR(ReadModelName(body, call.Model().ServedNames()).status());
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  RETURN_IF_ERROR(CheckFields(kMessagesBody, fields));
+  ASSIGN_OR_RETURN(v1::Chat chat, ReadAnthropicChat(fields));
+  ASSIGN_OR_RETURN(const auto ids, IdsOfChat(std::move(chat), context));
+  return StrCat("{\"input_tokens\":", ids.size(), "}");
+}
+
 absl::StatusOr<std::string> DetokenizeJson(const HttpRequest& http, const CallContext& call) {
   const ParseContext context = call.MakeParseContext();
   ASSIGN_OR_RETURN(const Json body, ParseJson(http.body, context.should_stop));
-  RETURN_IF_ERROR(CheckModelName(body, *context.checkpoint));
+  RETURN_IF_ERROR(ReadModelName(body, call.Model().ServedNames()).status());
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckFields(kDetokenizeBody, fields));
   const Json* tokens = fields.Find("tokens");
   if (tokens == nullptr) return FieldError("tokens", "is missing");
   ASSIGN_OR_RETURN(const auto ids, ReadIds("tokens", *tokens));
+  ASSIGN_OR_RETURN(const std::optional<bool> skips, fields.Bool("skip_special_tokens"));
   v1::DetokenizeRequest request;
   request.mutable_ids()->Assign(ids.begin(), ids.end());
   auto checked = ParseDetokenize(request, context);
   if (!checked.ok()) return WithHttpNames(checked.status(), "tokens");
-  return StrCat("{\"prompt\":", JsonString(Decode(*context.checkpoint->tokenizer, *checked)), "}");
+  // vLLM's default: the text has all that the ids say.
+  const std::string text = Decode(*context.checkpoint->tokenizer, *checked, skips.value_or(false));
+  return StrCat("{\"prompt\":", JsonString(text), "}");
 }
 
 absl::StatusOr<std::string> TokenizerInfoJson(const HttpRequest& /*request*/,
@@ -137,19 +158,20 @@ absl::StatusOr<std::string> TokenizerInfoJson(const HttpRequest& /*request*/,
   return info.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string ModelJson(const LoadedModel& model, int64_t created) {
+std::string ModelJson(const LoadedModel& model, const std::string& name, int64_t created) {
   const Checkpoint& checkpoint = model.GetCheckpoint();
-  const std::string name = JsonString(checkpoint.name);
   const ModelConfig& config = checkpoint.config;
   const Backend* backend = model.GetBackend();
   std::string power;
   if (const std::optional<double> p = config.AttentionP()) AppendJsonNumber(*p, &power);
   return StrCat(
-      "{\"id\":", name, ",\"object\":\"model\",\"created\":", created,
-      ",\"owned_by\":\"lssar\",\"root\":", name, ",\"max_model_len\":", model.MaxModelLen(),
-      ",\"checkpoint_hash\":\"", checkpoint.hash, "\",\"attention\":{\"kind\":\"",
-      config.AttentionNames(), "\",\"p\":", power.empty() ? std::string("null") : power,
+      "{\"id\":", JsonString(name), ",\"object\":\"model\",\"created\":", created,
+      ",\"owned_by\":\"lssar\",\"root\":", JsonString(checkpoint.name),
+      ",\"max_model_len\":", model.MaxModelLen(), ",\"checkpoint_hash\":\"", checkpoint.hash,
+      "\",\"attention\":{\"kind\":\"", config.AttentionNames(),
+      "\",\"p\":", power.empty() ? std::string("null") : power,
       "},\"attention_override_allowed\":", model.AllowsAttentionOverride() ? "true" : "false",
+      ",\"steering_allowed\":", model.AllowsSteering() ? "true" : "false",
       ",\"num_hidden_layers\":", config.num_hidden_layers,
       ",\"num_attention_heads\":", config.num_attention_heads,
       ",\"max_position_embeddings\":", config.max_position_embeddings,

@@ -13,14 +13,16 @@ namespace lssar {
 
 // The body of each reply. Worker thread.
 absl::StatusOr<std::string> TokenizeJson(const HttpRequest& request, const CallContext& context);
+// POST /v1/messages/count_tokens: the prompt's tokens, as Anthropic's API counts them.
+absl::StatusOr<std::string> CountTokensJson(const HttpRequest& request, const CallContext& context);
 absl::StatusOr<std::string> DetokenizeJson(const HttpRequest& request, const CallContext& context);
 
 // Repeats tokenizer_config.json as it was loaded.
 absl::StatusOr<std::string> TokenizerInfoJson(const HttpRequest& request,
                                               const CallContext& context);
 
-// `created`: seconds since 1970.
-std::string ModelJson(const LoadedModel& model, int64_t created);
+// `name`: one of the model's. `created`: seconds since 1970.
+std::string ModelJson(const LoadedModel& model, const std::string& name, int64_t created);
 
 }  // namespace lssar
 

@@ -58,7 +58,7 @@ class ConnectionLimiter : public std::enable_shared_from_this<ConnectionLimiter>
   // seconds, unless addresses are not limited.
   void OnViolation(const std::string& address, Clock::time_point now);
 
-  // Whether an address stands for one client, so that it can be held to account.
+  // Whether an address stands for one client, so that its connections are limited.
   bool LimitsAddresses() const { return options_.max_connections_per_address > 0; }
 
  private:

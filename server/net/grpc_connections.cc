@@ -40,7 +40,7 @@ constexpr size_t kMaxEvents = 256;
 
 struct Connection {
   Connection(AcceptedConnection accepted, FileDescriptor second, int max_streams)
-      : socket(std::make_shared<ReplySocket>(std::move(second))),
+      : socket(std::make_shared<SocketCork>(std::move(second))),
         peer(std::move(accepted.peer)),
         slot(std::move(accepted.slot)),
         watch(max_streams, Clock::now()) {}
@@ -52,7 +52,7 @@ struct Connection {
   }
 
   // gRPC's socket, by a descriptor of our own. The connection's streaming calls share it.
-  const std::shared_ptr<ReplySocket> socket;
+  const std::shared_ptr<SocketCork> socket;
   const PeerAddress peer;
   const ConnectionSlot slot;
   std::atomic<int64_t> message_bytes = 0;
@@ -100,7 +100,7 @@ struct GrpcConnections::State {
   void Sweep();
   void Tick();
   void CountStreams(Connection& connection);
-  void Judge(Connection& connection, Clock::time_point now);
+  void CheckTraffic(Connection& connection, Clock::time_point now);
   bool IsOverUploadLimit(const Connection& connection) const;
   void LimitIdleStreams(Clock::time_point now);
   void Close(Connection& connection, Violation violation, Clock::time_point now);
@@ -153,7 +153,7 @@ void GrpcConnections::State::Sweep() {
 void GrpcConnections::State::Tick() {
   Sweep();
   const Clock::time_point now = Clock::now();
-  for (const auto& [fd, connection] : connections) Judge(*connection, now);
+  for (const auto& [fd, connection] : connections) CheckTraffic(*connection, now);
   LimitIdleStreams(now);
   if (now >= trim_at) {
     trim_at = Clock::time_point::max();
@@ -170,7 +170,7 @@ void GrpcConnections::State::CountStreams(Connection& connection) {
   if (const auto counts = ReadStreamCounts(*connection.channelz_id)) connection.streams = *counts;
 }
 
-void GrpcConnections::State::Judge(Connection& connection, Clock::time_point now) {
+void GrpcConnections::State::CheckTraffic(Connection& connection, Clock::time_point now) {
   if (connection.is_aborted) return;
   const std::optional<ByteCounts> bytes = ReadByteCounts(connection.socket->Get());
   if (!bytes) return;
@@ -294,7 +294,7 @@ void GrpcConnections::OnMessage(const std::string& peer, size_t num_bytes) {
   if (found != state.by_peer.end()) found->second->message_bytes += int64_t(num_bytes);
 }
 
-std::shared_ptr<ReplySocket> GrpcConnections::FindSocket(const std::string& peer) const {
+std::shared_ptr<SocketCork> GrpcConnections::FindSocket(const std::string& peer) const {
   const std::lock_guard lock(state_->mutex);
   const auto found = state_->by_peer.find(peer);
   return found == state_->by_peer.end() ? nullptr : found->second->socket;

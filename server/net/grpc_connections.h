@@ -9,7 +9,7 @@
 #include <string>
 
 #include "server/net/acceptor.h"
-#include "server/net/reply_socket.h"
+#include "server/net/socket_cork.h"
 
 namespace lssar {
 
@@ -43,7 +43,7 @@ class GrpcConnections {
   void OnMessage(const std::string& peer, size_t num_bytes);
 
   // The socket of an open connection; null: `peer` has none. Any thread.
-  std::shared_ptr<ReplySocket> FindSocket(const std::string& peer) const;
+  std::shared_ptr<SocketCork> FindSocket(const std::string& peer) const;
 
  private:
   struct State;

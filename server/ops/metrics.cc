@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -101,6 +102,58 @@ MetricFamily ToFamily(const EngineMetric& metric, const EngineStats& stats) {
   return {.name = metric.name, .help = metric.help, .type = metric.type, .metric = {value}};
 }
 
+struct VllmName {
+  std::string_view name;  // ours
+  std::string_view vllm;
+};
+// Source  docs.vllm.ai, usage/metrics, of version 0.32
+constexpr auto kVllmNames = std::to_array<VllmName>({
+    {"lssar_num_requests_running", "vllm:num_requests_running"},
+    {"lssar_num_requests_waiting", "vllm:num_requests_waiting"},
+    {"lssar_kv_cache_usage_ratio", "vllm:kv_cache_usage_perc"},  // of 1, as ours
+    {"lssar_prompt_tokens_total", "vllm:prompt_tokens_total"},
+    {"lssar_generation_tokens_total", "vllm:generation_tokens_total"},
+    {"lssar_prefix_cache_queries_total", "vllm:prefix_cache_queries_total"},
+    {"lssar_prefix_cache_hits_total", "vllm:prefix_cache_hits_total"},
+    {"lssar_preemptions_total", "vllm:num_preemptions_total"},
+    {"lssar_spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total"},
+    {"lssar_spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"},
+    {"lssar_request_success_total", "vllm:request_success_total"},
+    {"lssar_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"},
+    {"lssar_inter_token_latency_seconds", "vllm:inter_token_latency_seconds"},
+    {"lssar_e2e_request_latency_seconds", "vllm:e2e_request_latency_seconds"},
+    {"lssar_request_queue_time_seconds", "vllm:request_queue_time_seconds"},
+    {"lssar_request_prompt_tokens", "vllm:request_prompt_tokens"},
+    {"lssar_request_generation_tokens", "vllm:request_generation_tokens"},
+    {"lssar_iteration_tokens", "vllm:iteration_tokens_total"},
+});
+
+// vLLM's finished_reason. Calls that generate nothing are "stop" in vLLM, too.
+std::string VllmFinish(const std::string& finish) {
+  return finish == FinishName(FinishReason::kLength) ? "length" : "stop";
+}
+
+// Gives the family the name and the labels that it has in vLLM, if it has any there.
+void Rename(const std::string& model, MetricFamily* family) {
+  const auto found = std::ranges::find(kVllmNames, family->name, &VllmName::name);
+  if (found == kVllmNames.end()) return;
+  family->name = std::string(found->vllm);
+  std::vector<ClientMetric> series;
+  for (ClientMetric& metric : family->metric) {
+    for (ClientMetric::Label& label : metric.label) {
+      if (label.name == "finished_reason") label.value = VllmFinish(label.value);
+    }
+    metric.label.insert(metric.label.begin(), {{"engine", "0"}, {"model_name", model}});
+    const auto same = std::ranges::find(series, metric.label, &ClientMetric::label);
+    if (same == series.end()) {
+      series.push_back(std::move(metric));
+    } else {
+      same->counter.value += metric.counter.value;
+    }
+  }
+  family->metric = std::move(series);
+}
+
 std::map<std::string, int64_t> NonZero(
     const std::map<std::string, prometheus::Counter*>& counters) {
   std::map<std::string, int64_t> counts;
@@ -124,6 +177,8 @@ std::string FinishName(FinishReason finish) {
     case FinishReason::kStopString: return "STOP_STRING";
     case FinishReason::kStopId: return "STOP_TOKEN";
     case FinishReason::kLength: return "LENGTH";
+    case FinishReason::kComplete: return "COMPLETE";
+    case FinishReason::kDeadEnd: return "DEAD_END";
   }
   return "UNSPECIFIED";
 }
@@ -157,8 +212,9 @@ void Metrics::AddCounters() {
               "reason of the choice that finished last.")
           .Register(*registry_);
   std::vector<std::string> names(kFinishedLabels.begin() + 1, kFinishedLabels.end());
-  for (const FinishReason reason : {FinishReason::kEos, FinishReason::kStopString,
-                                    FinishReason::kStopId, FinishReason::kLength}) {
+  for (const FinishReason reason :
+       {FinishReason::kEos, FinishReason::kStopString, FinishReason::kStopId, FinishReason::kLength,
+        FinishReason::kComplete, FinishReason::kDeadEnd}) {
     names.push_back(FinishName(reason));
   }
   for (const std::string& name : names) {
@@ -266,9 +322,12 @@ std::map<std::string, int64_t> Metrics::NumFinished() const { return NonZero(suc
 
 std::map<std::string, int64_t> Metrics::NumFailed() const { return NonZero(failure_); }
 
-std::string Metrics::Text(const EngineStats& engine) const {
+std::string Metrics::Text(const EngineStats& engine, const std::string& vllm_model) const {
   std::vector<MetricFamily> families = registry_->Collect();
   for (const EngineMetric& metric : kEngineMetrics) families.push_back(ToFamily(metric, engine));
+  if (!vllm_model.empty()) {
+    for (MetricFamily& family : families) Rename(vllm_model, &family);
+  }
   std::ranges::sort(families, {}, &MetricFamily::name);
   for (MetricFamily& family : families) std::ranges::sort(family.metric, {}, &ClientMetric::label);
   return prometheus::TextSerializer().Serialize(families);

@@ -71,8 +71,9 @@ class Metrics final {
   std::map<std::string, int64_t> NumFinished() const;
   std::map<std::string, int64_t> NumFailed() const;
 
-  // Prometheus' text format 0.0.4, sorted by name, then by label.
-  std::string Text(const EngineStats& engine) const;
+  // Prometheus' text format 0.0.4, sorted by name, then by label. With a `vllm_model`, metrics that
+  // vLLM has, too, have its names and labels, with this model_name.
+  std::string Text(const EngineStats& engine, const std::string& vllm_model = "") const;
 
  private:
   using Counters = std::map<std::string, prometheus::Counter*>;

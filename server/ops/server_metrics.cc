@@ -117,6 +117,9 @@ std::string ServerMetricsText(const ServerStatus& status) {
     families.Add(i == size_t(status.phase) ? 1 : 0, {{"state", std::string(kPhaseNames[i])}});
   }
   families.Gauge("lssar_ready", "1: /readyz answers 200.", status.is_ready ? 1 : 0);
+  families.Gauge("lssar_last_reload_successful",
+                 "0: the last reload kept the model that had served before.",
+                 status.has_failed_reload ? 0 : 1);
   families.Gauge("lssar_max_calls", "Calls that can run or wait at the same time.",
                  status.max_calls);
   families.Counter("lssar_log_lines_dropped_total",

@@ -24,6 +24,7 @@ struct ServerStatus {
   bool is_ready = false;  // what /readyz says
   int max_calls = 0;
   std::optional<absl::Time> certificate_end = {};  // nullopt: no TLS
+  bool has_failed_reload = false;                  // ServedModels::HasFailedReload
   std::map<std::string, KeyCounts> keys = {};      // by name
   struct Model {
     std::string name, checkpoint_hash, attention, dtype, kv_cache_dtype, device;

@@ -36,9 +36,7 @@ function control(name, label, schema, maximum) {
 const randomSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
 function makeControls(openApi, model) {
-  const schemas = openApi.components.schemas;
-  const fields = { ...schemas.Sampling.properties };
-  for (const part of schemas.CompletionRequest.allOf) Object.assign(fields, part.properties);
+  const fields = openApi.components.schemas.CompletionRequest.properties;
   byId("sampling").replaceChildren(
     ...CONTROLS.filter(([name]) => fields[name]).map(([name, label]) =>
       control(name, label, fields[name], name.endsWith("_tokens") ? model.max_model_len : undefined)),

@@ -34,7 +34,7 @@ class TimingSink : public OutputSink {
  public:
   explicit TimingSink(std::function<void()> on_done) : on_done_(std::move(on_done)) {}
   void OnAdmitted(const RequestStats&) override {}
-  void OnTokens(GenerateDelta) override { times.push_back(Clock::now()); }
+  void OnResult(EngineResult) override { times.push_back(Clock::now()); }
   void OnDone(const absl::Status&, const RequestStats&) override { on_done_(); }
 
   std::vector<Clock::time_point> times;  // written by the engine's thread until the request is done
@@ -136,7 +136,7 @@ class Bench {
 
   void Submit(int num_prompt, int salt, int max_tokens, std::shared_ptr<TimingSink> sink) {
     Request request{.prompt = MakePrompt(num_prompt, salt, engine_->Model().config.vocab_size)};
-    request.generate = GenerateParams{
+    request.params = GenerateParams{
         .sampling = {.temperature = 0}, .max_tokens = max_tokens, .ignore_eos = true};
     const auto handle = engine_->Submit(std::move(request), std::move(sink));
     if (!handle.ok()) std::printf("%s\n", handle.status().ToString().c_str());

@@ -79,7 +79,8 @@ class ForcedModel final : public ForwardingModel {
 class CollectingSink : public OutputSink {
  public:
   void OnAdmitted(const RequestStats&) override {}
-  void OnTokens(GenerateDelta delta) override {
+  void OnResult(EngineResult result) override {
+    const auto& delta = std::get<GenerateDelta>(result);
     for (const TokenResult& token : delta.tokens) ids.push_back(token.id);
   }
   void OnDone(const absl::Status& status, const RequestStats& request_stats) override {
@@ -169,9 +170,9 @@ Run RunWork(const Work& work, Engine* engine, ForcedModel* model) {
 
 Request Generate(std::vector<int32_t> prompt, int num_tokens, float temperature, uint64_t seed) {
   Request request{.prompt = std::move(prompt), .use_prefix_cache = false};
-  request.generate = GenerateParams{.sampling = {.temperature = temperature, .seed = seed},
-                                    .max_tokens = num_tokens,
-                                    .ignore_eos = true};
+  request.params = GenerateParams{.sampling = {.temperature = temperature, .seed = seed},
+                                  .max_tokens = num_tokens,
+                                  .ignore_eos = true};
   return request;
 }
 
@@ -200,7 +201,7 @@ class Bench {
       num_draft_model_tokens += runs[1].num_draft_model_tokens;
     }
     const auto num_tokens = double(setting_.num_pairs * std::ssize(work.requests) *
-                                   work.requests[0].generate->max_tokens);
+                                   work.requests[0].Generate()->max_tokens);
     std::ranges::sort(ratios);
     std::printf(
         "%-26s x %.2f [%.2f, %.2f], CPU time x %.2f, %.0f tokens/s without; %.3f drafted a token, "

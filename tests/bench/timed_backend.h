@@ -67,6 +67,7 @@ class TimedBackend final : public Backend {
   absl::Status Synchronize() override { return inner_->Synchronize(); }
   // Calls the ops on this backend, so that each is measured: inner_ records no step.
   void RunStep(const StepArgs&, absl::FunctionRef<void()> ops) override { ops(); }
+  void PrepareSteps(const StepArgs&, int, int, absl::FunctionRef<void()>) override {}
   bool IsLost() override { return inner_->IsLost(); }
 
  private:

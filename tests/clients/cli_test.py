@@ -57,6 +57,28 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout, whole[:whole.index(stop)] + '\n')
 
+    def test_structured_output(self):
+        done = run_cli('generate', 'The river', '--regex', '[0-9]{3}(a|b)', '--seed', '1')
+        if done.returncode and 'has no xgrammar' in done.stderr:
+            self.assertIn('regex: this build has no xgrammar', done.stderr)
+            self.skipTest('this build has no xgrammar')
+        self.assertRegex(done.stdout, r'^[0-9]{3}[ab]\n$')
+        schema = {'type': 'object', 'properties': {'b': {'enum': [1, 2]}, 'a': {'type': 'null'}},
+                  'required': ['b', 'a']}
+        with tempfile.NamedTemporaryFile('w', suffix='.json') as file:
+            json.dump(schema, file)
+            file.flush()
+            done = run_cli('generate', 'The river', '--json-schema', file.name)
+            self.assertEqual(list(json.loads(done.stdout)), ['b', 'a'])
+        done = run_cli('generate', 'The river', '--grammar', '-', '--choice', 'a')
+        self.assertIn('give one of them', done.stderr)
+        done = run_cli('generate', 'The river', '--grammar', '-', stdin='root ::= "x"+ "y"\n')
+        self.assertRegex(done.stdout, r'^x+y\n$')
+        done = run_cli('chat', '--choice', 'yes', '--choice', 'no', stdin='Is it?\n')
+        self.assertRegex(done.stdout, r'(yes|no)\n')
+        done = run_cli('generate', 'x', '--json-schema', 'missing.json')
+        self.assertIn('missing.json', done.stderr)
+
     def test_ids_from_a_list_and_a_file(self):
         shown = json.loads(run_cli('attention', 'The river', '--json').stdout)
         ids = [token['id'] for token in shown['tokens']]
@@ -328,6 +350,44 @@ class EmbedTest(unittest.TestCase):
         self.assertEqual([line.split()[0] for line in lines],
                          ['token', *map(str, range(len(tokens)))])
 
+    def test_steering(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, 'v.f32')
+            with open(path, 'wb') as file:
+                file.write(struct.pack('<256f', *([0.5] * 256)))
+            own, steered = (self.vectors('The river', '--layers', '3', *more)[0][0][0]
+                            for more in ((), ('--steer', f'3:{path}:-2')))
+            for got, value in zip(steered, own, strict=True):
+                self.assertAlmostEqual(got, value - 1, places=5)
+            for entry, message in (
+                    ('x', 'LAYER:FILE'), ('3:' + path + ':a', 'LAYER:FILE'),
+                    ('3:/nothing', '/nothing'), ('7:' + path, 'steering[0].layer is 7')):
+                done = run_cli('embed', 'x', '--steer', entry)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(message, done.stderr)
+
+    def test_layers_and_positions(self):
+        tokens, = self.vectors('The river', '--pooling', 'token')
+        layers, = self.vectors('The river', '--pooling', 'token', '--layers', '0..2,6,-1')
+        self.assertEqual([len(vectors) for vectors in layers], [5] * len(tokens))
+        self.assertEqual([vectors[-1] for vectors in layers], tokens)
+        (last,), = self.vectors('The river', '--pooling', 'token', '--positions', '-1', '--layers',
+                                '0..2,6,-1')
+        self.assertEqual(last, layers[-1])
+        half, = self.vectors('The river', '--layers', '6', '--fp16')
+        [want] = struct.unpack('<e', struct.pack('<e', layers[-1][3][0]))
+        self.assertEqual(half[0][0][0], want)
+        lines = run_cli('embed', 'The river', '--layers', '0,-1').stdout.splitlines()
+        self.assertEqual([line.split()[0] for line in lines], ['layer', '0', '-1'])
+        for arguments, status, message in (
+                (('--layers', 'x'), 2, '--layers has "x"'), (('--layers', '2..1'), 2, '2..1'),
+                (('--layers', '7'), 2, 'layers[0] is 7'),
+                (('--positions', '0'), 2, 'positions is set')):
+            with self.subTest(arguments):
+                done = run_cli('embed', 'x', *arguments)
+                self.assertEqual((done.returncode, done.stdout), (status, ''), done.stderr)
+                self.assertIn(message, done.stderr)
+
     def test_a_file_of_lines(self):
         lines = ''.join(f'In {1900 + i} the river\n' for i in range(150))
         vectors = self.vectors('--file', '-', stdin=lines)
@@ -577,8 +637,8 @@ class UsageTest(unittest.TestCase):
 
     def test_help_ends_with_examples(self):
         for command in ('generate', 'chat', 'score', 'perplexity', 'passkey', 'embed', 'attention',
-                        'sweep', 'figure', 'bench', 'info', 'import', 'quantize', 'export',
-                        'verify'):
+                        'kl', 'sweep', 'ruler', 'figure', 'run-batch', 'bench', 'info', 'import',
+                        'quantize', 'export', 'verify'):
             done = run_cli(command, '--help', model=False, PATH='/usr/bin')
             self.assertEqual(done.returncode, 0, done.stderr)
             examples = done.stdout[done.stdout.index('Examples:'):].replace('\\\n', '')
@@ -587,7 +647,7 @@ class UsageTest(unittest.TestCase):
             self.assertTrue(all(f'lssar {command}' in line for line in examples[1:]), command)
 
     def test_help_of_python_commands_is_pythons(self):
-        for command in 'figure', 'import':
+        for command in 'figure', 'ruler', 'import':
             done = run_cli('help', command, model=False, PATH='/usr/bin')
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(f'usage: lssar {command} [-h]', done.stdout)

@@ -5,6 +5,7 @@ import contextlib
 import io
 import pathlib
 import re
+import struct
 import sys
 import textwrap
 import types
@@ -107,6 +108,22 @@ class PythonClientTest(unittest.TestCase):
         with self.assertRaisesRegex(LssarError, 'no regression head') as caught:
             self.client.embed('The river', apply_head=True)
         self.assertEqual(caught.exception.code, 'FAILED_PRECONDITION')
+
+    def test_hidden_states_of_layers(self):
+        layers = [6, -1, 0]
+        ids = self.client.tokenize('The river and the old house')
+        whole = self.client.embed(ids, pooling='token', layers=layers)
+        self.assertEqual((whole.num_layers, len(whole.vectors)), (3, 3 * len(ids)))
+        self.assertEqual(whole.vectors[1::3], self.client.embed(ids, pooling='token').vectors)
+        chosen = self.client.embed(ids, pooling='token', layers=layers, positions=[-1, 1])
+        self.assertEqual(chosen.vectors, (*whole.vectors[3:6], *whole.vectors[-3:]))
+        half = self.client.embed(ids, layers=layers, dtype='fp16').vectors
+        for vector, want in zip(half, whole.vectors[-3:], strict=True):
+            self.assertEqual(vector, struct.unpack('<256e', struct.pack('<256e', *want)))
+        for options in {'layers': [7]}, {'layers': [0, 0]}, {'positions': [0]}, {'dtype': 'int8'}:
+            with self.assertRaisesRegex(LssarError, list(options)[0]) as caught:
+                self.client.embed(ids, **options)
+            self.assertEqual(caught.exception.code, 'INVALID_ARGUMENT')
 
     def test_many_inputs_are_embedded_as_one_by_one(self):
         inputs = [f'In {1900 + i} the river' for i in range(150)]

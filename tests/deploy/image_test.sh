@@ -6,8 +6,9 @@
 #   sh tests/deploy/image_test.sh
 #   sh tests/deploy/image_test.sh --quick   # by buildah: nothing is compiled or fetched
 #
-# --quick puts the programs of LSSAR_PROGRAMS (default build/ci/bin) in place of the stage `build`,
-# and makes the base image of this machine's own packages. Every other line of the Dockerfile runs.
+# --quick packs the programs of the build LSSAR_BUILD (default build/ci) in place of the stage
+# `build`, and makes the base image of this machine's own packages. Every other line of the
+# Dockerfile runs.
 set -eu
 cd "$(dirname "$0")/../.."
 . deploy/packages.sh
@@ -23,6 +24,7 @@ case "$#:${1:-}" in
 esac
 
 model=models/zoo/lssar-6m
+max_size_mb=150
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/lssar-image.XXXXXX")
 image=lssar-image-test:$$
 container=
@@ -68,6 +70,13 @@ make_base_image() {
     tail -n 20 "$scratch/debootstrap.log"
     fail "debootstrap from ${mirror:-http://deb.debian.org/debian}"
   }
+  # What the published image leaves out.
+  rm -rf "$scratch/base/var/cache/apt/archives" "$scratch"/base/var/lib/apt/lists/*
+  for folder in doc info locale man; do
+    find "$scratch/base/usr/share/$folder" ! -type d -delete
+  done
+  printf 'path-exclude /usr/share/%s/*\n' doc info locale man \
+    >"$scratch/base/etc/dpkg/dpkg.cfg.d/slim"
   apt-config dump 2>/dev/null | grep -i '^Acquire::https\?::Proxy' \
     >"$scratch/base/etc/apt/apt.conf.d/90proxy" || true
   tar -C "$scratch/base" -cf "$scratch/base.tar" .  # ADD keeps file owners only for tar archives
@@ -82,11 +91,14 @@ make_quick_base_image() {
     --no-replaces --no-enhances --installed $(packages_of run) \
     $(dpkg-query -W -f '${Priority} ${Package}\n' | sed -n 's/^required //p') |
     grep '^[a-z0-9]' | sed 's/:.*//' | sort -u >"$scratch/packages"
-  mkdir -p "$scratch/base/var/lib/dpkg" "$scratch/base/etc"
+  mkdir -p "$scratch/base/var/lib/dpkg/info" "$scratch/base/var/lib/dpkg/updates" \
+    "$scratch/base/etc"
   while read -r package; do
     dpkg-query -s "$package" 2>/dev/null && echo
   done <"$scratch/packages" >"$scratch/base/var/lib/dpkg/status" || true
   while read -r package; do
+    cp "/var/lib/dpkg/info/$package.list" "/var/lib/dpkg/info/$package:"*.list \
+      "$scratch/base/var/lib/dpkg/info/" 2>/dev/null || true
     dpkg -L "$package" 2>/dev/null || true
   done <"$scratch/packages" | sed -E 's#^/##; s#^(bin|sbin|lib|lib64)/#usr/\1/#' |
     grep -v -e '^\.\?$' -e '^usr/share/\(doc\|man\|locale\)/' | sort -u |
@@ -97,8 +109,7 @@ make_quick_base_image() {
   cp /usr/share/base-passwd/group.master "$scratch/base/etc/group"
   cp /etc/ld.so.cache "$scratch/base/etc/"
   tar -C / --no-recursion -cf "$scratch/base.tar" -T "$scratch/files"
-  tar -C "$scratch/base" -rf "$scratch/base.tar" etc/passwd etc/group etc/ld.so.cache \
-    var/lib/dpkg/status
+  tar -C "$scratch/base" -rf "$scratch/base.tar" etc/passwd etc/group etc/ld.so.cache var/lib/dpkg
   commit_image "$scratch/base.tar" / docker.io/library/debian:bookworm-slim
   rm -rf --one-file-system "$scratch/base" "$scratch/base.tar"
 }
@@ -112,16 +123,19 @@ commit_image() {
   in_buildah rm "$commit_container" >/dev/null
 }
 
-# The Dockerfile without its stage `build`, whose programs come from an image.
+# The Dockerfile without its stage `build`, whose package comes from an image.
 build_quick_image() {
-  programs=${LSSAR_PROGRAMS:-build/ci/bin}
-  mkdir "$scratch/programs"
-  for program in lssar-server lssar; do
-    strip -o "$scratch/programs/$program" "$programs/$program"
-  done
-  commit_image "$scratch/programs" /programs localhost/lssar-programs
+  build=${LSSAR_BUILD:-build/ci}
+  PYTHONPATH=clients/python /usr/bin/python3 -B deploy/debian/manual.py "$build/bin" "$build/manual"
+  cpack --config "$build/CPackConfig.cmake" -B "$scratch/cpack" >"$scratch/cpack.log" 2>&1 || {
+    cat "$scratch/cpack.log"
+    fail "cpack"
+  }
+  mkdir "$scratch/package"
+  mv "$scratch"/cpack/lssar_*.deb "$scratch/package/"
+  commit_image "$scratch/package" /package localhost/lssar-package
   awk '/^FROM/ { skip = / AS build$/ }
-       !skip { sub(/--from=build /, "--from=localhost/lssar-programs "); print }' \
+       !skip { sub(/--from=build /, "--from=localhost/lssar-package "); print }' \
     deploy/Dockerfile >"$scratch/Dockerfile"
   make_quick_base_image
   in_buildah bud --isolation chroot --pull-never --format docker -f "$scratch/Dockerfile" \
@@ -230,12 +244,19 @@ found=$(in_container sh -c 'for program; do command -v "$program" || true; done'
   cc c++ gcc g++ clang as ld ld.lld make cmake ninja protoc)
 [ -z "$found" ] || fail "compilers are in the image: $found"
 for program in lssar-server lssar; do
-  if in_container ldd "/usr/local/bin/$program" | grep 'not found'; then
+  if in_container ldd "/usr/bin/$program" | grep 'not found'; then
     fail "$program lacks a library"
   fi
 done
 if in_container dpkg-query -W -f '${Package}\n' | grep -e '-dev$'; then
   fail "development packages are in the image"
+fi
+
+# Of the files that are in the image, with the model. The quick form's base is not Debian's image.
+if [ -z "$quick" ]; then
+  size_mb=$(in_container sh -c 'du -sxm / 2>/dev/null | cut -f 1')
+  echo "$size_mb MB"
+  [ "$size_mb" -lt "$max_size_mb" ] || fail "the image has $size_mb MB; the limit is $max_size_mb"
 fi
 
 echo "the health check"

@@ -8,7 +8,6 @@ import glob
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -47,7 +46,7 @@ def stages(path):
 
 
 def build_line(found):
-    return next(line for line in found['build'] if line[1].startswith('cmake'))
+    return next(line for line in found['build'] if line[1].startswith('sh deploy/package.sh'))
 
 
 class ImagesTest(unittest.TestCase):
@@ -75,8 +74,7 @@ class ImagesTest(unittest.TestCase):
             self.assertEqual(changed, expected, name)
             self.assertEqual([line for line in cuda[name] if line not in changed],
                              [line for line in lines if line in cuda[name]], name)
-        self.assertEqual(build_line(cuda)[1].replace(' -DLSSAR_WITH_CUDA=ON', ''),
-                         build_line(plain)[1])
+        self.assertEqual(build_line(cuda)[1].replace(' --cuda', ''), build_line(plain)[1])
 
     def libraries_line(self, found):
         return next(line for line in found['build'] if 'mkdir /libraries' in line[1])
@@ -132,9 +130,10 @@ class CudaBuildTest(unittest.TestCase):
     """Runs where nvcc is installed."""
 
     def test_the_cuda_build_is_configured_as_the_image_does(self):
-        configure = shlex.split(build_line(stages(CUDA))[1].split(' && ')[0])
         with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run([*configure, '-B', folder], capture_output=True, text=True,
+            done = subprocess.run(['cmake', '--preset', 'release', '-DLSSAR_BUILD_TESTS=OFF',
+                                   '-DLSSAR_WITH_CUDA=ON', '-B', folder],
+                                  capture_output=True, text=True,
                                   timeout=300, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn('cuda backend: ON', done.stdout)

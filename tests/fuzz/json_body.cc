@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
+#include "server/http/answer_request.h"
 #include "server/http/json_text.h"
 #include "server/http/openai_request.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -40,12 +41,11 @@ LSSAR_FUZZ_TARGET(json_body) {
     return;
   }
   LSSAR_CHECK(ParseJson(body->dump()).value() == *body);
-  const Checkpoint& checkpoint = *FuzzContext().checkpoint;
-  switch (bytes[0] % 5) {
+  switch (bytes[0] % 7) {
     case 0: return CheckCompletion(ReadCompletion(*body, FuzzContext()), "prompt");
-    case 1: return CheckCompletion(ReadChatCompletion(*body, checkpoint), "messages");
+    case 1: return CheckCompletion(ReadChatCompletion(*body), "messages");
     case 2: {
-      const auto score = ReadScore(*body, checkpoint);
+      const auto score = ReadScore(*body);
       if (!score.ok()) return CheckError(score.status(), "items");
       auto parsed = ParseScore(*score, FuzzContext());
       if (!parsed.ok()) return CheckError(parsed.status(), "items");
@@ -53,7 +53,7 @@ LSSAR_FUZZ_TARGET(json_body) {
       return;
     }
     case 3: {
-      auto embedding = ReadEmbedding(*body, checkpoint);
+      auto embedding = ReadEmbedding(*body);
       if (!embedding.ok()) return CheckError(embedding.status(), "input");
       embedding->message.set_apply_head(false);  // asks the model, which is not loaded
       auto parsed = ParseEmbed(embedding->message, FuzzContext());
@@ -61,12 +61,24 @@ LSSAR_FUZZ_TARGET(json_body) {
       for (Request& request : *parsed) CheckRequest(std::move(request));
       return;
     }
-    default: {
-      const auto attention = ReadAttention(*body, checkpoint);
+    case 4: {
+      const auto attention = ReadAttention(*body);
       if (!attention.ok()) return CheckError(attention.status(), "prompt");
       auto parsed = ParseCapture(attention->message, FuzzContext());
       if (!parsed.ok()) return CheckError(parsed.status(), "prompt");
-      CheckRequest(*std::move(parsed));
+      return CheckRequest(*std::move(parsed));
+    }
+    case 5: {
+      const auto response = ReadResponse(*body);
+      return CheckCompletion(response.ok() ? response->completion
+                                           : absl::StatusOr<CompletionRequest>(response.status()),
+                             "input");
+    }
+    default: {
+      const auto message = ReadMessage(*body);
+      return CheckCompletion(
+          message.ok() ? message->completion : absl::StatusOr<CompletionRequest>(message.status()),
+          "messages");
     }
   }
 }

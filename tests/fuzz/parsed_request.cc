@@ -29,7 +29,7 @@ void CheckAscending(std::span<const int32_t> values, int end) {
 void CheckSampling(const SamplingParams& sampling) {
   LSSAR_CHECK(std::isfinite(sampling.temperature) && sampling.temperature >= 0);
   LSSAR_CHECK(sampling.top_k >= 0);
-  LSSAR_CHECK(sampling.top_p > 0 && sampling.top_p <= 1);
+  LSSAR_CHECK(sampling.top_p >= 0 && sampling.top_p <= 1);
   LSSAR_CHECK(sampling.min_p >= 0 && sampling.min_p <= 1);
   LSSAR_CHECK(std::isfinite(sampling.repetition_penalty) && sampling.repetition_penalty > 0);
   LSSAR_CHECK(std::abs(sampling.presence_penalty) <= 2);
@@ -55,16 +55,13 @@ const ParseContext& FuzzContext() {
 
 void CheckRequest(Request request) {
   const ModelConfig& config = FuzzContext().checkpoint->config;
-  if (FaultIsPlanted() && request.generate && request.generate->max_tokens >= 6 &&
-      request.generate->max_tokens <= 12) {
+  if (FaultIsPlanted() && request.Generate() && request.Generate()->max_tokens >= 6 &&
+      request.Generate()->max_tokens <= 12) {
     request.prompt.back() = config.vocab_size;
   }
   LSSAR_CHECK(!request.prompt.empty() && request.prompt.size() <= size_t(kFuzzMaxModelLen));
   LSSAR_CHECK(request.priority >= -10 && request.priority <= 10);
   CheckIds(request.prompt);
-  LSSAR_CHECK(int(request.generate.has_value()) + int(request.score.has_value()) +
-                  int(request.capture.has_value()) + int(request.embed.has_value()) ==
-              1);
   if (request.attention) {
     LSSAR_CHECK(request.attention->layers.size() == size_t(config.num_hidden_layers));
     LSSAR_CHECK(!IsSameAttention(request.attention->layers, config.attention));
@@ -74,8 +71,8 @@ void CheckRequest(Request request) {
     LSSAR_CHECK(request.attention->name == DescribeAttention(request.attention->layers));
   }
   const auto num_prompt = int64_t(request.prompt.size());
-  if (request.generate) {
-    const GenerateParams& params = *request.generate;
+  if (request.Generate()) {
+    const GenerateParams& params = *request.Generate();
     CheckSampling(params.sampling);
     LSSAR_CHECK(params.max_tokens >= 1 && num_prompt + params.max_tokens <= kFuzzMaxModelLen);
     LSSAR_CHECK(params.min_tokens >= 0 && params.min_tokens <= params.max_tokens);
@@ -84,19 +81,19 @@ void CheckRequest(Request request) {
     CheckIds(params.stop_ids);
     LSSAR_CHECK(params.num_logprobs >= -1 && params.num_prompt_logprobs >= -1);
   }
-  if (request.score) {
-    LSSAR_CHECK(!request.score->continuations.empty());
-    for (const auto& continuation : request.score->continuations) {
+  if (request.Score()) {
+    LSSAR_CHECK(!request.Score()->continuations.empty());
+    for (const auto& continuation : request.Score()->continuations) {
       LSSAR_CHECK(!continuation.empty());
       LSSAR_CHECK(num_prompt + int64_t(continuation.size()) <= kFuzzMaxModelLen);
       CheckIds(continuation);
     }
   }
-  if (request.capture) {
-    CheckAscending(request.capture->layers, config.num_hidden_layers);
-    CheckAscending(request.capture->heads, config.num_attention_heads);
-    CheckAscending(request.capture->rows, int(request.prompt.size()));
-    LSSAR_CHECK(request.capture->top_k >= 0);
+  if (request.Capture()) {
+    CheckAscending(request.Capture()->layers, config.num_hidden_layers);
+    CheckAscending(request.Capture()->heads, config.num_attention_heads);
+    CheckAscending(request.Capture()->rows, int(request.prompt.size()));
+    LSSAR_CHECK(request.Capture()->top_k >= 0);
   }
 }
 

@@ -137,6 +137,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--instruction-set", options.backend.instruction_set,
                  "instruction set of the cpu backend");
+  app.add_flag("--batch-invariant", options.backend.batch_invariant, "cuda without cuBLASLt");
   app.add_option("--filter", options.filter, "run only the cases whose name contains this");
   app.add_flag("--json", options.json, "print one JSON object instead of the table");
   try {

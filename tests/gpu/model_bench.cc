@@ -37,7 +37,7 @@ struct Setting {
   std::string device = "cuda";
   int num_threads = 0;
   std::vector<int> cpus;
-  bool fast_gemm = false;
+  bool batch_invariant = false;
   std::string work_folder = ".";
   bench::ModelShape shape;
   std::vector<int> depths = {0, 16384};
@@ -52,10 +52,11 @@ double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).coun
 class Stream final : public OutputSink {
  public:
   void OnAdmitted(const RequestStats&) override {}
-  void OnTokens(GenerateDelta delta) override {
-    num_tokens_ += int(delta.tokens.size());
+  void OnResult(EngineResult result) override {
+    const int num_new = int(std::get<GenerateDelta>(result).tokens.size());
+    num_tokens_ += num_new;
     last_token_at_ = Clock::now();
-    if (num_tokens_ == int(delta.tokens.size())) first_token_at_ = Clock::now();
+    if (num_tokens_ == num_new) first_token_at_ = Clock::now();
   }
   void OnDone(const absl::Status& status, const RequestStats&) override {
     LSSAR_CHECK(status.ok());
@@ -190,7 +191,7 @@ class Bench {
     for (int i = 0; i < std::max(1, num_prompt); ++i) {
       request.prompt.push_back(bench::SyntheticToken(i, salt, vocab_size));
     }
-    request.generate = GenerateParams{
+    request.params = GenerateParams{
         .sampling = {.temperature = 0}, .max_tokens = max_tokens, .ignore_eos = true};
     auto stream = std::make_shared<Stream>();
     const auto handle = engine_->Submit(std::move(request), stream);
@@ -257,7 +258,7 @@ absl::Status Run(const Setting& setting) {
   const auto backend = OpenTestDevice({.name = setting.device,
                                        .num_threads = setting.num_threads,
                                        .cpus = setting.cpus,
-                                       .fast_gemm = setting.fast_gemm});
+                                       .batch_invariant = setting.batch_invariant});
   if (!backend.ok()) return backend.status();
   const EngineOptions options = OptionsFor(setting);
   auto checkpoint = LoadCheckpoint(directory, backend->get(),
@@ -303,10 +304,7 @@ int main(int argc, char** argv) {
          },
          "As the server's --cpus")
       ->type_name("LIST");
-  app.add_option_function<std::string>(
-         "--gemm", [&](const std::string& gemm) { setting.fast_gemm = gemm == "fast"; },
-         "As the server's --gemm")
-      ->check(CLI::IsMember({"exact", "fast"}));
+  app.add_flag("--batch-invariant", setting.batch_invariant, "As the server's");
   app.add_option("--work-folder", setting.work_folder, "Where the random weights are written");
   app.add_option("--layers", setting.shape.num_hidden_layers,
                  "Of the model; the default is the 124M one");

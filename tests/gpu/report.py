@@ -23,7 +23,7 @@ LIMITS = {'read': 'read bandwidth', 'fma': 'multiply-adds'}
 CPU_FIGURES = {'read_gb_per_s': 'read, GB/s', 'fma_gflops': 'multiply-adds, GFLOP/s',
                'loop_us': 'empty loop, us'}
 # Checks whose failure does not fail the run.
-INFORMATIVE = {'peers', 'model_fast', 'model_peers'}
+INFORMATIVE = {'peers', 'model_invariant', 'model_peers'}
 
 
 def load(path):
@@ -150,11 +150,11 @@ def main():
                 'passed': passed(folder, name, status)} for name, status, seconds in checks]
     bench, peers = load(folder / 'bench.json'), load(folder / 'peers.json')
     model, model_peers = load(folder / 'model_bench.json'), load(folder / 'model_peers.json')
-    fast = load(folder / 'model_fast.json')
+    invariant = load(folder / 'model_invariant.json')
     by_threads = {threads: bench for threads in (1, 2, 4, 8, 16)
                   if (bench := load(folder / f'cpu_{threads}.json'))}
     report = {'checks': results, 'bench': bench, 'peers': peers, 'model_bench': model,
-              'model_fast': fast, 'model_peers': model_peers, 'cpu': by_threads,
+              'model_invariant': invariant, 'model_peers': model_peers, 'cpu': by_threads,
               'test_figures': list(figures_of_tests(folder))}
     (out / 'report.json').write_text(json.dumps(report, indent=1) + '\n')
     lines = [f"{'pass' if row['passed'] else 'FAIL'}  {row['check']:20} exit {row['status']}, "
@@ -163,9 +163,9 @@ def main():
         lines += ['', *table(bench, peers)]
     if model:
         lines += ['', *model_table(model, model_peers)]
-    if fast:
-        fast['rows'] = [row for row in fast['rows'] if row['work'] == 'prefill']
-        lines += ['', '--gemm fast', *list(model_table(fast, model_peers))[1:]]
+    if invariant:
+        invariant['rows'] = [row for row in invariant['rows'] if row['work'] == 'prefill']
+        lines += ['', '--batch-invariant', *list(model_table(invariant, model_peers))[1:]]
     if by_threads:
         lines += ['', *cpu_table(by_threads)]
     lines += report['test_figures']

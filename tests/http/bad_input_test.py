@@ -89,7 +89,7 @@ class BadRequestTest(unittest.TestCase):
 
     def test_ranges_by_the_names_of_this_api(self) -> None:
         for field, value in (("temperature", -1), ("temperature", 1e30), ("top_p", 1.5),
-                             ("top_p", 0), ("top_k", -2), ("min_p", 2), ("n", 0), ("n", 17),
+                             ("top_p", -0.5), ("top_k", -2), ("min_p", 2), ("n", 0), ("n", 17),
                              ("logprobs", 21), ("logprobs", -1), ("max_tokens", -1),
                              ("max_tokens", 10**6), ("max_tokens", 2**63), ("min_tokens", 100),
                              ("presence_penalty", 3), ("frequency_penalty", -3),
@@ -107,8 +107,8 @@ class BadRequestTest(unittest.TestCase):
 
     def test_what_would_change_the_result_is_refused_by_name(self) -> None:
         for field, value in (("best_of", 3), ("suffix", "end"), ("use_beam_search", True),
-                             ("guided_json", {"a": 1}),
-                             ("response_format", {"type": "json_object"}),
+                             ("guided_json", {"type": "array", "uniqueItems": True}),
+                             ("response_format", {"type": "json"}),
                              ("logits_processors", ["x"]), ("bad_words", ["x"]),
                              ("truncate_prompt_tokens", 5), ("skip_special_tokens", False)):
             with self.subTest(field=field):

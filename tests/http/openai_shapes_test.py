@@ -55,6 +55,12 @@ class CompletionTest(unittest.TestCase):
                              complete(prompt="The")["choices"][0]["text"])
             self.assertEqual(reply["usage"]["prompt_tokens"], len(ids) + len(tokenize("The")))
 
+    def test_top_p_0_is_greedy(self) -> None:
+        for seed in range(3):
+            reply = complete(temperature=1, top_p=0, seed=seed)
+            self.assertEqual(reply["choices"][0]["text"], complete()["choices"][0]["text"])
+            self.assertEqual(reply["receipt"]["sampling"]["top_p"], 0)
+
     def test_eos_and_stop_ids_are_not_sampled_before_min_tokens(self) -> None:
         fields = {"max_tokens": 6, "min_tokens": 4, "allowed_token_ids": [2, 300], "logprobs": 0,
                   "return_tokens_as_token_ids": True}
@@ -290,6 +296,16 @@ class OpenApiTest(unittest.TestCase):
             self.check("/v1/completions", "post", complete(**fields))
         for fields in ({}, {"logprobs": True, "top_logprobs": 3}, {"prompt_logprobs": 0}):
             self.check("/v1/chat/completions", "post", chat(**fields))
+        for fields in ({}, {"stream": False, "stop": ["a"]}, {"instructions": "x", "metadata": {}},
+                       {"include": ["message.output_text.logprobs"], "top_logprobs": 2}):
+            self.check("/v1/responses", "post", server.post("/v1/responses", {
+                "input": "Hi", "max_output_tokens": 5, **fields}))
+        for fields in ({}, {"system": "x", "stop_sequences": ["a", "e"]}):
+            self.check("/v1/messages", "post", server.post("/v1/messages", {
+                "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20, **fields}))
+        wrong = server.request("POST", "/v1/messages", {"messages": [], "max_tokens": 1})
+        self.assertEqual(wrong.status, 400)
+        self.check("/v1/messages", "post", wrong.json(), status="default")
         self.check("/v1/score", "post", server.post("/v1/score", {"items": [
             {"context": "One", "continuations": [" two", " three"]}, {"continuations": ["x"]}],
             "logprobs": 2}))
@@ -318,14 +334,15 @@ class OpenApiTest(unittest.TestCase):
 
     def test_every_path_is_described_and_there(self) -> None:
         listed = server.request("GET", "/nothing").error()["message"]
-        paths = [path for path in api["paths"] if "{" not in path]
+        paths = [path for path in api["paths"] if "{model}" not in path]
         for path in paths:
             item = api["paths"][path]
             if "$ref" in item:
                 item = api["paths"][item["$ref"].removeprefix("#/paths/").replace("~1", "/")]
             for method in item:
                 self.assertIn(f"{method.upper()} {path}", listed)
-                self.assertNotEqual(server.request(method.upper(), path).status, 404)
+                if "{" not in path:
+                    self.assertNotEqual(server.request(method.upper(), path).status, 404)
         # The web page, GET /, is listed and not part of the API.
         self.assertEqual(listed.split("there are ")[1].split(", ").count("GET /"), 1)
         self.assertEqual(listed.count(","), len(paths))
@@ -391,6 +408,37 @@ class TokenizerTest(unittest.TestCase):
                          [info["eos_token_id"]])
         self.assertIn("assistant", info["chat_template"])
 
+    def test_special_tokens_have_their_text_unless_they_are_skipped(self) -> None:
+        info = server.request("GET", "/tokenizer_info").json()
+        ids = [info["bos_token_id"], *tokenize("Hi", add_special_tokens=False),
+               info["eos_token_id"]]
+        text = info["bos_token"] + "Hi" + info["eos_token"]
+        for fields, expected in (({}, text), ({"skip_special_tokens": False}, text),
+                                 ({"skip_special_tokens": True}, "Hi")):
+            reply = server.post("/detokenize", {"tokens": ids, **fields})
+            self.assertEqual(reply["prompt"], expected)
+        labels = server.post("/tokenize", {"prompt": "Hi" + info["eos_token"],
+                                           "return_token_strs": True})["token_strs"]
+        self.assertEqual((labels[0], "".join(labels[1:-1]), labels[-1]),
+                         (info["bos_token"], " Hi", info["eos_token"]))
+
+    def test_options_of_a_chat(self) -> None:
+        info = server.request("GET", "/tokenizer_info").json()
+        messages = [{"role": "user", "content": "Hello"}]
+
+        def ids(**fields: Any) -> list[int]:
+            return server.post("/tokenize", {"messages": messages, **fields})["tokens"]
+
+        [assistant] = tokenize("<|assistant|>", add_special_tokens=False)
+        whole = ids()
+        self.assertEqual((whole[0], whole[-1]), (info["bos_token_id"], assistant))
+        self.assertEqual(ids(add_special_tokens=True), whole)
+        self.assertEqual(ids(add_special_tokens=False), whole[1:])
+        reply = server.post("/tokenize", {"messages": messages, "return_token_strs": True})
+        self.assertEqual(len(reply["token_strs"]), len(whole))
+        self.assertEqual((reply["token_strs"][0], reply["token_strs"][-1]),
+                         (info["bos_token"], "<|assistant|>"))
+
     def test_models(self) -> None:
         models = server.request("GET", "/v1/models").json()["data"]
         self.assertEqual([model["id"] for model in models], [NAME])
@@ -422,6 +470,25 @@ class ScoreTest(unittest.TestCase):
         self.assertEqual([item["index"] for item in reply["data"]], list(range(40)))
         alone = server.post("/v1/score", {"items": items[7:8]})
         self.assertEqual(alone["data"][0]["continuations"], reply["data"][7]["continuations"])
+
+    def test_a_bad_item_is_its_own_error(self) -> None:
+        items = [{"context": "One", "continuations": [" two"]},
+                 {"context": "One", "continuations": [" two", ""]},
+                 {"context": [10**6], "continuations": ["x"]}]
+        reply = server.post("/v1/score", {"items": items})
+        self.assertEqual(problems(
+            reply, {"$ref": "#/components/schemas/Scores"}, api), [])
+        good = server.post("/v1/score", {"items": items[:1]})["data"][0]
+        self.assertEqual(reply["data"][0], good)
+        for index, param in ((1, "items[1].continuations[1]"),
+                             (2, "items[2].context.tokens.ids[0]")):
+            item = reply["data"][index]
+            self.assertEqual((item["index"], item["error"]["param"]), (index, param))
+            self.assertEqual(item["error"]["type"], "invalid_request_error")
+            self.assertNotIn("continuations", item)
+        refused = server.request("POST", "/v1/score", {"items": items[1:]})
+        self.assertEqual((refused.status, refused.error()["param"]),
+                         (400, "items[0].continuations[1]"))
 
 
 if __name__ == "__main__":

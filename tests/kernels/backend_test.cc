@@ -62,22 +62,21 @@ TEST(BackendTest, FlagsParse) {
   };
   EXPECT_TRUE(parse("device", "cuda:3").ok());
   EXPECT_EQ(options.name, "cuda:3");
-  EXPECT_TRUE(parse("gemm", "fast").ok());
-  EXPECT_TRUE(options.fast_gemm);
+  EXPECT_TRUE(parse("batch-invariant", "true").ok());
+  EXPECT_TRUE(options.batch_invariant);
   EXPECT_TRUE(CheckBackendFlags(options).ok());
   EXPECT_TRUE(parse("threads", "7").ok());
   EXPECT_EQ(options.num_threads, 7);
   EXPECT_EQ(CheckBackendFlags(options).message(),
             "--threads 7: only --device cpu has threads; leave it out with --device cuda:3");
   EXPECT_TRUE(parse("device", "cpu").ok());
-  EXPECT_EQ(CheckBackendFlags(options).message(),
-            "--gemm fast: only --device cuda has it; leave it out with --device cpu");
+  EXPECT_TRUE(CheckBackendFlags(options).ok());  // where bits never depend on the batch
   for (const char* name : {"tpu", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "cudas", ""}) {
     EXPECT_EQ(parse("device", name).message(),
               "it must be cpu, cuda, cuda:N such as cuda:0, or reference")
         << name;
   }
-  EXPECT_EQ(parse("gemm", "rough").message(), "it must be one of exact, fast");
+  EXPECT_EQ(parse("batch-invariant", "yes").message(), "it must be true or false");
   for (const char* count : {"-1", "1025", "x"}) {
     EXPECT_EQ(parse("threads", count).message(), "it must be a whole number in [0, 1024]");
   }

@@ -66,12 +66,13 @@ inline std::vector<std::string> InstructionSets() {
 }
 
 // reference, cpu with every instruction set of this machine, the emulated CUDA kernels (with and
-// without clusters), and the GPU if there is one. The names are valid in gtest.
+// without clusters), and the GPU if there is one, both batch-invariant. The names are valid in
+// gtest.
 inline std::vector<std::string> BackendNames() {
   std::vector<std::string> names = InstructionSets();
   names.insert(names.begin(), "reference");
   names.insert(names.end(), {"CUDA_EMULATED", "CUDA_EMULATED_SM80"});
-  if (MakeBackend({.name = "cuda"}).ok()) names.emplace_back("CUDA");
+  if (MakeBackend({.name = "cuda", .batch_invariant = true}).ok()) names.emplace_back("CUDA");
   return names;
 }
 
@@ -80,8 +81,9 @@ inline bool IsCuda(const std::string& name) { return name.starts_with("CUDA"); }
 inline std::unique_ptr<Backend> MakeNamed(const std::string& name) {
   if (name == "CUDA_EMULATED") return MakeEmulatedBackend();
   if (name == "CUDA_EMULATED_SM80") return MakeEmulatedBackend(80);
+  if (name == "CUDA_EMULATED_LIBRARY") return MakeEmulatedBackend(90, /*has_library=*/true);
   if (name == "reference" || name == "CUDA") {
-    auto backend = MakeBackend({.name = name == "CUDA" ? "cuda" : name});
+    auto backend = MakeBackend({.name = name == "CUDA" ? "cuda" : name, .batch_invariant = true});
     LSSAR_CHECK(backend.ok());
     return *std::move(backend);
   }

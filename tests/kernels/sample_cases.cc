@@ -91,7 +91,7 @@ std::map<int32_t, double> NaiveDistribution(const std::vector<float>& logits,
   for (double sum = 0; num_kept < weights.size() && sum < double(params.top_p) * total;) {
     sum += weights[num_kept++];
   }
-  if (params.top_p == 1.0f) num_kept = weights.size();
+  num_kept = params.top_p == 1.0f ? weights.size() : std::max<size_t>(num_kept, 1);
   double kept_total = 0;
   std::map<int32_t, double> result;
   for (size_t i = 0; i < num_kept; ++i) {
@@ -115,6 +115,7 @@ std::vector<SampleCase> SampleCases() {
       {"top_p", {.top_p = 0.8f}},
       {"top_p_wide", {.temperature = 8, .top_p = 0.98f}},
       {"top_p_tiny", {.top_p = 1e-6f}},
+      {"top_p_zero", {.top_p = 0}},
       {"min_p", {.min_p = 0.05f}},
       {"min_p_1", {.min_p = 1}},
       {"repetition", {.repetition_penalty = 1.7f}},

@@ -201,6 +201,54 @@ TEST_P(SampleTest, DrawsDependOnlyOnRowSeedChoiceAndPosition) {
   EXPECT_LT(num_equal_seed, 30);
 }
 
+// Two ways to say the same set: a mask draws what allowed ids draw, and leaves log-probabilities.
+TEST_P(SampleTest, AMaskDrawsAsItsAllowedIdsDo) {
+  for (const int vocab : {20, 33, 64, 333, 5000}) {
+    const std::vector<float> logits = RandomLogits(size_t(vocab), uint32_t(vocab));
+    for (SampleCase& c : SampleCases()) {
+      if (!c.params.allowed_ids.empty()) continue;
+      c.params.seed = uint64_t(vocab);
+      SamplingParams allowed = c.params;
+      std::vector<uint32_t> mask(NumMaskWords(size_t(vocab)));
+      for (int id = 2; id < vocab; id += id % 7 + 1) {
+        allowed.allowed_ids.push_back(id);
+        mask[size_t(id) / 32] |= 1u << (id % 32);
+      }
+      allowed.allowed_ids.push_back(vocab - 1);
+      mask[size_t(vocab - 1) / 32] |= 1u << ((vocab - 1) % 32);
+      std::vector<SampleRequest> masked, listed;
+      for (int i = 0; i < 3; ++i) {
+        masked.push_back({.params = &c.params,
+                          .counts = kCaseCounts,
+                          .mask = mask,
+                          .position = 100 * i,
+                          .num_logprobs = 2});
+        listed.push_back(
+            {.params = &allowed, .counts = kCaseCounts, .position = 100 * i, .num_logprobs = 2});
+      }
+      // One row without a mask beside them.
+      masked.push_back({.params = &c.params, .counts = kCaseCounts, .num_logprobs = 2});
+      listed.push_back(masked.back());
+      const std::vector<float> copies = Copies(logits, masked.size());
+      const std::vector<SampleResult> got = RunSample(*backend_, copies, vocab, masked);
+      const std::vector<SampleResult> expected = RunSample(*backend_, copies, vocab, listed);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].id, expected[i].id) << c.name << ", vocabulary " << vocab << ", row " << i;
+        EXPECT_EQ(got[i].logprob, expected[i].logprob);
+        EXPECT_EQ(got[i].top[0].id, expected[i].top[0].id);
+      }
+    }
+  }
+}
+
+TEST_P(SampleTest, AMaskAndListsOfIdsBothHold) {
+  const std::vector<float> logits(70, 1.0f);
+  std::vector<uint32_t> mask = {0, 0x30u, 0x2u};  // 36, 37, 65
+  const SamplingParams params{.temperature = 0, .allowed_ids = {37, 65, 1}, .banned_ids = {37}};
+  EXPECT_EQ(RunSampleOfRow(*backend_, logits, {.params = &params, .counts = {}, .mask = mask}).id,
+            65);
+}
+
 TEST_P(SampleTest, ExtremeScoresStayInRange) {
   const std::vector<float> logits = {-kLargest, 3, kLargest, kLargest, -kLargest};
   const std::vector<TokenCount> counts = {{0, 1}, {2, 2}};

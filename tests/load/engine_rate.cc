@@ -63,7 +63,9 @@ class CountingSink final : public OutputSink {
       : limit_(std::move(limit)), num_tokens_(std::move(num_tokens)) {}
 
   void OnAdmitted(const RequestStats&) override {}
-  void OnTokens(GenerateDelta delta) override { *num_tokens_ += std::ssize(delta.tokens); }
+  void OnResult(EngineResult result) override {
+    *num_tokens_ += std::ssize(std::get<GenerateDelta>(result).tokens);
+  }
   void OnDone(const absl::Status& status, const RequestStats&) override {
     LSSAR_CHECK(status.ok());
     limit_->Release();

@@ -270,6 +270,12 @@ TEST(ConfigTest, MissingAttentionSaysWhatToAdd) {
               AllOf(HasSubstr("p is missing"), HasSubstr("add \"p\": 15")));
 }
 
+TEST(ConfigTest, APowerThatFp32RoundsToZeroIsRefused) {
+  EXPECT_EQ(Parsed(Edited("\"p\": 15", "\"p\": 1.2e-38")).AttentionP(), 1.2e-38);
+  EXPECT_THAT(Rejection(Edited("\"p\": 15", "\"p\": 5e-324")),
+              AllOf(HasSubstr("p is "), HasSubstr("the smallest normal number in fp32")));
+}
+
 TEST(ConfigTest, RefusalsNameFieldValueAndLimit) {
   const struct {
     std::string text;

@@ -1,5 +1,5 @@
 // The shipped model on each device, compared with the CPU in fp32: divergence of the next token's
-// distribution, and greedy text.
+// distribution, and greedy text. What K/V types and GEMMs may cost is set here.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,15 +24,25 @@ constexpr int kPageSize = 64;
 // Two logits closer than this may swap places: a tenth of what moves a probability by a tenth.
 constexpr float kTie = 0.01f;
 
+// A device with K/V of a type.
+struct Served {
+  std::string device;
+  DType kv_cache_dtype = DType::kF16;
+  bool batch_invariant = false;
+
+  bool IsGpu() const { return device == "cuda"; }
+};
+
 struct DeviceModel {
   testing::TestModel loaded;
   DType kv_cache_dtype;
 
-  static DeviceModel Open(const std::string& device, DType dtype) {
-    auto backend = OpenTestDevice({.name = device});
+  static DeviceModel Open(const Served& served, DType weights) {
+    auto backend =
+        OpenTestDevice({.name = served.device, .batch_invariant = served.batch_invariant});
     LSSAR_CHECK(backend.ok());
-    return {testing::LoadModel(testing::kShippedModel, *std::move(backend), {.dtype = dtype}),
-            dtype};
+    return {testing::LoadModel(testing::kShippedModel, *std::move(backend), {.dtype = weights}),
+            served.kv_cache_dtype};
   }
   testing::ModelRunner NewRunner(size_t num_tokens) const {
     return {loaded.Get(), loaded.backend.get(), kv_cache_dtype, kPageSize, int(num_tokens)};
@@ -52,11 +62,22 @@ float Lead(std::span<const float> logits) {
   return sorted[0] - sorted[1];
 }
 
-class DeviceModelTest : public ::testing::TestWithParam<std::string> {
- protected:
-  static bool IsGpu() { return GetParam() == "cuda" || GetParam() == "cuda-fast"; }
+// Divergence in nats of a token's distribution: mean and largest. Measured over 64 tokens on the
+// emulated device: fp16 pages 5.3e-7 and 5.6e-6 (batch-invariant 3.3e-7 and 3.8e-6, cpu 3.5e-7 and
+// 5.0e-6), int8 pages 1.1e-4 and 1.3e-3. A GPU runs more tokens.
+struct Budget {
+  double mean, worst;
+};
+Budget BudgetOf(DType kv_cache_dtype) {
+  return kv_cache_dtype == DType::kI8 ? Budget{5e-4, 5e-2} : Budget{3e-6, 5e-4};
+}
 
-  const DeviceModel exact_ = DeviceModel::Open("cpu", DType::kF32);
+class DeviceModelTest : public ::testing::TestWithParam<Served> {
+ protected:
+  static bool IsGpu() { return GetParam().IsGpu(); }
+
+  const DeviceModel exact_ =
+      DeviceModel::Open({.device = "cpu", .kv_cache_dtype = DType::kF32}, DType::kF32);
   const DeviceModel model_ = DeviceModel::Open(GetParam(), DType::kF16);
 };
 
@@ -77,10 +98,11 @@ TEST_P(DeviceModelTest, NextTokenDistributionMatchesTheCpuInFp32) {
     if (!(kl <= worst)) worst = kl;
   }
   const double mean = sum / double(text.size());
-  std::printf("%s, %zu tokens in fp16: mean KL %.2e nats, worst %.2e\n", model_.Describe().c_str(),
-              text.size(), mean, worst);
-  EXPECT_LE(mean, 1e-4);
-  EXPECT_LE(worst, 1e-2);
+  std::printf("%s, %zu tokens, %s K/V: mean KL %.2e nats, worst %.2e\n", model_.Describe().c_str(),
+              text.size(), std::string(NameOf(GetParam().kv_cache_dtype)).c_str(), mean, worst);
+  const Budget budget = BudgetOf(GetParam().kv_cache_dtype);
+  EXPECT_LE(mean, budget.mean);
+  EXPECT_LE(worst, budget.worst);
 }
 
 // Runs the CPU's greedy text on the device, token by token: the device chooses the same tokens
@@ -117,14 +139,23 @@ TEST_P(DeviceModelTest, GreedyTextMatchesTheCpuInFp32) {
   EXPECT_LE(num_ties, num_output / 8);
 }
 
-std::vector<std::string> DevicesWithFastGemm() {
-  std::vector<std::string> devices = TestDevices();
-  if (OpenTestDevice({.name = "cuda-fast"}).ok()) devices.emplace_back("cuda-fast");
-  return devices;
+std::vector<Served> AllServed() {
+  std::vector<Served> all;
+  for (const std::string& device : TestDevices()) {
+    all.push_back({device});
+    if (device == "cpu") continue;
+    all.push_back({.device = device, .kv_cache_dtype = DType::kI8});
+    all.push_back({.device = device, .batch_invariant = true});
+  }
+  return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceModelTest, ::testing::ValuesIn(DevicesWithFastGemm()),
-                         [](const auto& tested) { return NameOfDevice(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceModelTest, ::testing::ValuesIn(AllServed()),
+                         [](const auto& tested) {
+                           return NameOfDevice(tested.param.device) + "_" +
+                                  std::string(NameOf(tested.param.kv_cache_dtype)) +
+                                  (tested.param.batch_invariant ? "_invariant" : "");
+                         });
 
 }  // namespace
 }  // namespace lssar

@@ -1,9 +1,16 @@
 """Writes tests/models/hf: tiny models with random weights as transformers saves them, and logits.
 
     python3 tests/models/make_hf_golden.py [NAME...]    # PyPI's transformers 5 and torch; once
+    python3 tests/models/make_hf_golden.py --hidden     # hidden_states.safetensors, of the models
 
 golden.safetensors has one row of tokens, logits of six of its positions, computed in float64 (the
 rotary angles in float32, as transformers has them).
+
+tests/models/hidden_states.safetensors has for each of HIDDEN at the same positions, in float64 too:
+NAME.hidden [num_hidden_layers + 2, positions, hidden_size]: output_hidden_states, and before its
+last entry, which transformers takes after the final norm, the output of the last block;
+NAME.vector [hidden_size], and NAME.steered [positions, vocab_size]: the logits where a hook adds
+STEERING_SCALE times the vector to the output of block STEERED_LAYER from STEERED_POSITION on.
 """
 
 import json
@@ -13,7 +20,7 @@ import sys
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 ROOT = pathlib.Path(__file__).resolve().parent / 'hf'
 LENGTH = 96
@@ -96,7 +103,54 @@ def write(name, kind, fields):
           json.loads((directory / 'config.json').read_text()).get('rope_parameters'))
 
 
+HIDDEN = ['llama', 'gpt2', 'bloom']
+STEERED_LAYER, STEERED_POSITION, STEERING_SCALE = 1, 40, 1.5
+
+
+def blocks_of(model):
+    return model.model.layers if hasattr(model, 'model') else model.transformer.h
+
+
+def hidden_states(name):
+    golden = load_file(ROOT / name / 'golden.safetensors')
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        ROOT / name, attn_implementation='eager').double().eval()
+    tokens = golden['tokens_0'][None].long()
+    last_block = []
+
+    def keep(_, __, output):
+        last_block.append(output[0] if isinstance(output, tuple) else output)
+
+    vector = torch.randn(model.config.hidden_size, dtype=torch.float64)
+
+    def steer(_, __, output):
+        states = (output[0] if isinstance(output, tuple) else output).clone()
+        states[:, STEERED_POSITION:] += STEERING_SCALE * vector
+        return (states, *output[1:]) if isinstance(output, tuple) else states
+
+    blocks = blocks_of(model)
+    with torch.no_grad():
+        kept = blocks[-1].register_forward_hook(keep)
+        states = model(tokens, output_hidden_states=True).hidden_states
+        kept.remove()
+        blocks[STEERED_LAYER - 1].register_forward_hook(steer)
+        steered = model(tokens).logits[0, POSITIONS]
+    rows = torch.stack([*states[:-1], last_block[0], states[-1]]).reshape(
+        len(states) + 1, LENGTH, -1)[:, POSITIONS]
+    return {f'{name}.hidden': rows, f'{name}.vector': vector, f'{name}.steered': steered}
+
+
+def write_hidden():
+    torch.manual_seed(1)
+    tensors = {key: value.float().contiguous()
+               for name in HIDDEN for key, value in hidden_states(name).items()}
+    save_file(tensors, ROOT.parent / 'hidden_states.safetensors')
+
+
 if __name__ == '__main__':
+    if sys.argv[1:] == ['--hidden']:
+        write_hidden()
+        sys.exit()
     for each, (kind, fields) in CASES.items():
         if not sys.argv[1:] or each in sys.argv[1:]:
             write(each, kind, fields)

@@ -27,7 +27,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPT2 = ROOT / 'tests' / 'models' / 'gpt2'
 PROGRAM = os.environ.get('LSSAR_TOKENIZE_TEXTS', str(ROOT / 'build/ci/bin/tokenize_texts'))
-NUM_BYTES = int(os.environ.get('LSSAR_NUM_BYTES', '150000'))
+NUM_BYTES = int(os.environ.get('LSSAR_NUM_BYTES', '60000'))
 SPACE = '\u2581'
 
 CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"

@@ -67,6 +67,23 @@ TEST(TokenizerTest, RoundTripsStreamedAndWhole) {
   }
 }
 
+TEST(TokenizerTest, SpecialTokensHaveTheirTextWhereTheyAreNotSkipped) {
+  const int32_t eos = 2, user = 4;  // a control piece and a user-defined one
+  EXPECT_EQ(Shipped().PieceBytes(eos), "");
+  EXPECT_EQ(Shipped().SpecialTokenName(eos), "</s>");
+  EXPECT_EQ(Shipped().SpecialTokenName(user), "") << Shipped().PieceBytes(user) << " has bytes";
+  EXPECT_EQ(Shipped().SpecialTokenName(Shipped().VocabSize() - 1), "");
+  std::vector<int32_t> ids = Shipped().Encode("The cat").value();
+  ids.insert(ids.begin(), eos);
+  ids.push_back(eos);
+  EXPECT_EQ(Decode(Shipped(), ids), "The cat");
+  EXPECT_EQ(Decode(Shipped(), ids, /*skips_special_tokens=*/false), "</s>The cat</s>");
+  // Half a character before a special token is no character.
+  ids = BytePieces("\xe2\x82");
+  ids.push_back(eos);
+  EXPECT_EQ(Decode(Shipped(), ids, /*skips_special_tokens=*/false), "\uFFFD</s>");
+}
+
 TEST(TokenizerTest, DecodesAsTheLibraryDoes) {
   const testing::SentencePieceLibrary library(
       testing::ReadFile(std::string(testing::kShippedModel) + "/tokenizer.model"));
@@ -150,6 +167,19 @@ TEST(StreamDecoderTest, IllFormedBytesAreMaximalSubparts) {
   EXPECT_EQ(decoded("\xED\xA0\x80\xED\xBF\xBF\xED\xAF\x41"), r + r + r + r + r + r + r + r + "A");
   EXPECT_EQ(decoded("\xF4\x91\x92\x93\xFF\x41\x80\xBF\x42"), r + r + r + r + r + "A" + r + r + "B");
   EXPECT_EQ(decoded("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"), r + r + r + r + "A");
+}
+
+TEST(StreamDecoderTest, NamesOfSpecialTokensAreInTheTextWhereAskedFor) {
+  const std::vector<int32_t> text = Shipped().Encode("Hello").value();
+  EXPECT_EQ(Shipped().SpecialTokenName(2), "</s>");
+  EXPECT_EQ(Shipped().SpecialTokenName(text[0]), "");
+  for (const bool skips : {true, false}) {
+    StreamDecoder decoder(&Shipped(), /*continues_text=*/false, skips);
+    std::string decoded;
+    for (const int32_t id : text) decoded += decoder.Push(id);
+    decoded += decoder.Push(2);
+    EXPECT_EQ(decoded + decoder.Finish(), skips ? "Hello" : "Hello</s>");
+  }
 }
 
 TEST(StreamDecoderTest, BuffersACharacterUntilItIsComplete) {

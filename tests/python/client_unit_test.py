@@ -209,15 +209,19 @@ class Cases:
                           priority=3, cache_salt='s')
             with self.assertRaisesRegex(ValueError, r"pooling is 'max'.*'mean'"):
                 self.call(address, 'embed', 'x', pooling='max')
-            with self.assertRaisesRegex(TypeError, "'layers'.*pooling"):
-                self.call(address, 'embed', 'x', layers=[1])
+            self.call(address, 'embed', 'x', layers=(0, -1), positions=[3], dtype='fp16')
+            with self.assertRaisesRegex(TypeError, "'heads'.*pooling"):
+                self.call(address, 'embed', 'x', heads=[1])
             with self.assertRaisesRegex(TypeError, 'list of texts'):
                 self.call(address, 'embed_many', 'abc')
             with self.assertRaisesRegex(TypeError, r'inputs\[1\]'):
                 self.call(address, 'embed_many', ['abc', 5])
         self.assertEqual([request.pooling for request in service.requests],
                          [pb.POOLING_LAST, pb.POOLING_MEAN, pb.POOLING_TOKEN,
-                          pb.POOLING_UNSPECIFIED])
+                          pb.POOLING_UNSPECIFIED, pb.POOLING_UNSPECIFIED])
+        last = service.requests.pop()
+        self.assertEqual((list(last.layers), list(last.positions), last.dtype),
+                         ([0, -1], [3], 'fp16'))
         for request in service.requests:
             self.assertEqual((request.normalize, request.apply_head, request.priority,
                               request.cache_salt), (True, True, 3, 's'))
@@ -248,6 +252,15 @@ class Cases:
         with serve(ScriptedService(checkpoints='ab')) as address:
             with self.assertRaisesRegex(LssarError, 'from (a to b|b to a)'):
                 self.call(address, 'embed_many', ['a'] * 100)
+
+    def test_the_items_before_one_that_cannot_be_scored_are_there(self):
+        items = [('a', ['b']), ('c', ['dd']), ('bad', ['e']), ('f', ['g'])]
+        with serve(ScriptedService()) as address:
+            before = self.first(address, 'score_many', 2, items)
+            self.assertEqual([scores[0].logprob for scores in before], [-1, -2])
+            with self.assertRaisesRegex(LssarError, r'items\[2\].context is bad') as caught:
+                self.call(address, 'score_many', items)
+        self.assertEqual(caught.exception.code, 'INVALID_ARGUMENT')
 
     def test_a_missing_score_is_an_error(self):
         with serve(ScriptedService(left_out=[(0, 1)])) as address:
@@ -381,6 +394,32 @@ class Cases:
         self.assertEqual((request.sampling.seed, request.sampling.temperature), (2**63, 0.5))
         self.assertTrue(request.HasField('max_tokens'))
         self.assertFalse(request.sampling.HasField('top_p'))
+
+    def test_constraints_reach_their_fields(self):
+        class Model:
+            @staticmethod
+            def model_json_schema():
+                return {'z': 1, 'a': 2}
+
+        service = ScriptedService()
+        with serve(service) as address:
+            for options in ({'json_schema': {'z': 1, 'a': 2}}, {'json_schema': Model},
+                            {'json_schema': '{"z": 1, "a": 2}'}, {'regex': 'a'},
+                            {'grammar': 'root ::= "a"'}, {'choice': ['a', 'b']},
+                            {'json_object': True}, {'json_object': False, 'regex': 'b'}):
+                self.call(address, 'complete', 'x', **options)
+            for options, message in (({'regex': 'a', 'choice': ['a']}, 'regex and choice'),
+                                     ({'choice': 'a'}, 'choice must be a list'),
+                                     ({'json_schema': 5}, 'json_schema must be')):
+                with self.assertRaisesRegex(TypeError, message):
+                    self.call(address, 'complete', 'x', **options)
+        schema, of_model, text, regex, grammar, choice, json_object, no_object = service.requests
+        for request in schema, of_model, text:
+            self.assertEqual(request.json_schema, '{"z": 1, "a": 2}')
+        self.assertEqual((regex.regex, grammar.grammar), ('a', 'root ::= "a"'))
+        self.assertEqual(list(choice.choice.texts), ['a', 'b'])
+        self.assertTrue(json_object.json_object)
+        self.assertEqual(no_object.WhichOneof('constraint'), 'regex')
 
     def test_wrong_options_say_what_there_is(self):
         with serve(ScriptedService()) as address:
@@ -577,7 +616,7 @@ class SurfaceTest(unittest.TestCase):
         self.assertEqual(set(types.GenerateOptions.__optional_keys__),
                          fields(pb.GenerateRequest, *prompt, 'sampling') | sampling | timeout)
         self.assertEqual(set(types.ScoreOptions.__optional_keys__),
-                         fields(pb.ScoreRequest, 'items') | timeout)
+                         fields(pb.ScoreRequest, 'items', 'full_distribution') | timeout)
         self.assertEqual(set(types.EmbedOptions.__optional_keys__),
                          fields(pb.EmbedRequest, 'inputs') | timeout)
         self.assertEqual(set(types.AttentionOptions.__optional_keys__),

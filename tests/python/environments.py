@@ -14,13 +14,18 @@ CLIENT = HERE.parents[1] / 'clients' / 'python'
 PROTO = HERE.parents[1] / 'proto' / 'lssar' / 'v1' / 'inference.proto'
 # Requirements files by environment. Tests that use the same one hold ctest's lock of its name.
 REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
+                'tools': HERE.parent / 'requirements-tools.txt',
+                'guidellm': HERE.parent / 'requirements-guidellm.txt',
                 'import': HERE.parent / 'requirements-import.txt',
                 'real': HERE.parent / 'requirements-real.txt',
                 'import-torch': HERE.parent / 'requirements-import-torch.txt',
                 'types': HERE / 'requirements-types.txt',
+                'ruler': HERE.parent / 'requirements-ruler.txt',
                 'ray': HERE.parent / 'requirements-ray.txt',
                 'deployment': HERE.parent / 'requirements-deployment.txt',
                 'examples': HERE.parent / 'requirements-examples.txt',
+                'schemathesis': HERE.parent / 'requirements-schemathesis.txt',
+                'structured': HERE.parent / 'requirements-structured.txt',
                 'docs': HERE.parents[1] / 'docs' / 'requirements.txt'}
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'

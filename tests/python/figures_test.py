@@ -45,6 +45,21 @@ class FigureTest(unittest.TestCase):
                  if text.get_visible() and text.get_text()]
         return [(text.get_text(), text.get_window_extent()) for text in found]
 
+    def test_ruler_has_a_curve_for_each_task_or_model(self):
+        def score(value):
+            return {'score': value, 'interval95': [value / 2, 1.0], 'samples': 5}
+
+        one = {'lengths': [{'length': 1024, 'tasks': {'vt': score(0.5)}},
+                           {'length': 4096, 'tasks': {'vt': score(0.25), 'cwe': score(0.75)}}]}
+        other = {'lengths': [{'length': 4096, 'tasks': {'cwe': score(0.5)}}]}
+        drawn = {}
+        for name, documents in ('one', [('m', one)]), ('two', [('m', one), ('o', other)]):
+            axes, = figures.ruler(documents).axes
+            drawn[name] = {container.get_label(): [float(y) for y in container.lines[0].get_ydata()]
+                           for container in axes.containers}
+        self.assertEqual(drawn['one'], {'vt': [0.5, 0.25], 'cwe': [0.75]})
+        self.assertEqual(drawn['two'], {'m': [0.75], 'o': [0.5]})  # of the common task
+
     def test_panels_have_the_weights(self):
         figure = figures.attention([('', captured(2, 3, [0, 1, 3]))])
         images = [axes.images[0] for axes in figure.axes if axes.images]

@@ -3,6 +3,8 @@
 import contextlib
 import gc
 import io
+import json
+import math
 import os
 import pathlib
 import re
@@ -15,11 +17,14 @@ import time
 import unittest
 from unittest import mock
 
+import numpy
+
 import lssar
-from lssar import LLM, SamplingParams
+from lssar import LLM, SamplingParams, kl
 
 SERVER = os.environ['LSSAR_SERVER']
-MODEL = str(pathlib.Path(__file__).resolve().parents[2] / 'models/zoo/lssar-6m')
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = str(ROOT / 'models/zoo/lssar-6m')
 SMALL = {'program': SERVER, 'threads': 1, 'max_model_len': 512, 'kv_cache_memory': '64M'}
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
@@ -40,6 +45,36 @@ def wait_until(condition) -> bool:
     return False
 
 
+def programs_of(page: str) -> list[str]:
+    """The Python programs of a page of the documentation."""
+    return re.findall(r'```python\n(.*?)```', (ROOT / page).read_text(encoding='utf-8'), re.DOTALL)
+
+
+class DocumentationTest(unittest.TestCase):
+    """The programs of docs/ run and show what the pages say."""
+
+    def run_page(self, page: str) -> list[list[str]]:
+        [program] = programs_of(page)
+        path = f'{os.path.dirname(os.path.abspath(SERVER))}:{os.environ["PATH"]}'
+        done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, text=True, timeout=240,
+                              stdout=subprocess.PIPE, env={**os.environ, 'PATH': path}, check=True)
+        return [re.split(r'[:%]', line) for line in done.stdout.splitlines()]
+
+    def test_a_linear_probe(self):
+        lines = self.run_page('docs/hidden_states.md')
+        self.assertEqual([line[0] for line in lines], [f'layer {i}' for i in range(7)])
+        accuracy = [float(line[1]) for line in lines]
+        self.assertGreater(max(accuracy), 70)  # a guess: 50
+        self.assertGreater(max(accuracy), accuracy[0])
+
+    def test_a_direction(self):
+        lines = self.run_page('docs/steering.md')
+        self.assertEqual([line[0] for line in lines], [f'scale {i}' for i in (-1, 0, 1)])
+        losses = [[float(number) for number in re.findall(r'\d+\.\d+', line[1])] for line in lines]
+        preference = [articles - dialogs for articles, dialogs in losses]  # for dialogs
+        self.assertEqual(preference, sorted(preference))
+
+
 class LlmTest(unittest.TestCase):
 
     @classmethod
@@ -53,6 +88,17 @@ class LlmTest(unittest.TestCase):
         self.assertEqual([each.text for each in together], alone)
         self.assertEqual([each.prompt for each in together], prompts)
         self.assertEqual(len(set(alone)), 3)
+
+    def test_structured_output(self):
+        try:
+            [output] = self.llm.generate('The', SamplingParams(choice=['yes', 'no'], seed=1))
+        except lssar.LssarError as error:
+            self.assertEqual(error.code, 'UNIMPLEMENTED')
+            self.skipTest('this build has no xgrammar')
+        self.assertIn(output.text, ('yes', 'no'))
+        self.assertEqual(output.outputs[0].finish_reason, 'EOS')
+        [output] = self.llm.chat([('user', 'A number?')], regex='[0-9]{3}x', max_tokens=20)
+        self.assertRegex(output.text, '^[0-9]{3}x$')
 
     def test_token_ids_are_one_prompt_and_lists_of_them_are_many(self):
         ids = self.llm.encode('The old house')
@@ -91,6 +137,114 @@ class LlmTest(unittest.TestCase):
         self.assertEqual(rows[-1].tolist(), vector.tolist())
         attention = self.llm.attention('The river', layers=[-1])
         self.assertEqual({row.layer for row in attention.rows}, {info.num_hidden_layers - 1})
+
+    def test_hidden_states_of_layers(self):
+        ids = self.llm.encode('The river and the old house')
+        layers = [6, -1, 0]
+        [last] = self.llm.embed('The river and the old house', layers=layers)
+        [whole] = self.llm.embed([ids], layers=layers, pooling='token')
+        self.assertEqual((last.shape, whole.shape), ((3, 256), (len(ids), 3, 256)))
+        self.assertEqual(whole[-1].tolist(), last.tolist())
+        blocks = list(self.llm.client.hidden_states(ids, layers=layers))
+        self.assertEqual([block.first for block in blocks[:1]], [0])
+        self.assertTrue((numpy.concatenate([block.values for block in blocks]) == whole).all())
+        halves = list(self.llm.client.hidden_states(ids, layers=layers, dtype='fp16'))
+        halves = numpy.concatenate([block.values for block in halves])
+        self.assertEqual(halves.dtype, numpy.float16)
+        self.assertTrue((halves == whole.astype(numpy.float16)).all())
+
+    def test_hidden_states_of_a_long_text_come_in_blocks(self):
+        ids = [5 + i % 4000 for i in range(500)]
+        first = 0
+        for block in self.llm.client.hidden_states(ids, layers=[0, 1, 2, 3, 4, 5, 6, -1]):
+            self.assertEqual((block.first, *block.values.shape[1:]), (first, 8, 256))
+            self.assertLessEqual(block.values.size, 32768)
+            first += len(block.values)
+        self.assertEqual(first, len(ids))
+
+    def test_distributions_are_those_of_scores(self):
+        context, continuation = self.llm.encode('The river'), self.llm.encode(' is long and cold')
+        blocks = list(self.llm.client.distributions(context, continuation))
+        logprobs = numpy.concatenate([block.logprobs for block in blocks])
+        self.assertEqual(logprobs.shape, (len(continuation), self.llm.info.vocab_size))
+        self.assertLess(abs(numpy.exp(logprobs.astype(float)).sum(axis=1) - 1).max(), 1e-6)
+        [[score]] = self.llm.score([(context, [continuation])], per_token=True, top_logprobs=3,
+                                   logprob_token_ids=[7, 300])
+        for row, token, chosen in zip(logprobs, score.tokens, score.token_id_logprobs,
+                                      strict=True):
+            self.assertEqual(row[token.id], token.logprob)  # the same bits
+            self.assertEqual([row[each.id] for each in token.top],
+                             [each.logprob for each in token.top])
+            self.assertEqual((row[7], row[300]), chosen)
+        with self.assertRaisesRegex(lssar.LssarError, r'logprob_token_ids\[0\] is -1'):
+            self.llm.score([(context, [continuation])], logprob_token_ids=[-1])
+
+    def test_kl_of_two_models(self):
+        ids = numpy.fromfile(os.path.join(MODEL, 'held_out.bin'), '<u2')[:120]
+        with LLM(MODEL, kv_cache_dtype='int8', **SMALL) as other:
+            result = kl.compare(self.llm.client, other.client, ids)
+            a, b = (numpy.concatenate([block.logprobs for block in
+                                       each.client.distributions(ids[:1], ids[1:])]).astype(float)
+                    for each in (self.llm, other))
+        own = kl.compare(self.llm.client, self.llm.client, ids)
+        self.assertEqual((own.kl.tolist(), own.same_top.all()), ([0.0] * 119, True))
+        self.assertTrue((own.loss_a == own.loss_b).all())
+        for i in range(119):
+            self.assertAlmostEqual(result.kl[i], sum(math.exp(x) * (x - y) for x, y in
+                                                     zip(a[i], b[i])), places=9)
+            self.assertEqual(result.same_top[i], a[i].argmax() == b[i].argmax())
+            self.assertEqual(result.loss_b[i], -b[i][ids[i + 1]])
+        self.assertGreater(result.kl.min(), 0)
+        self.assertLess(result.kl.max(), 1)
+        with self.assertRaisesRegex(ValueError, 'ids has 1 tokens'):
+            kl.compare(self.llm.client, self.llm.client, ids[:1])
+
+    def test_lssar_kl(self):
+        def run(*arguments):
+            output, errors = io.StringIO(), io.StringIO()
+            with (mock.patch.dict(os.environ, LSSAR_SERVER=SERVER),
+                  contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors)):
+                code = kl.main(arguments)
+            return code, output.getvalue(), errors.getvalue()
+
+        ids = os.path.join(MODEL, 'held_out.bin')
+        arguments = (MODEL + ',threads=1', MODEL + ',threads=1,p=5', '--ids', ids, '--length', '40',
+                     '--rows', '2')
+        code, text, _ = run(*arguments, '--json')
+        self.assertEqual(code, 0)
+        result = json.loads(text)
+        self.assertEqual((result['num_rows'], result['num_positions']), (2, 78))
+        self.assertEqual([(each['first'], each['end']) for each in result['by_position']],
+                         [(1, 16), (16, 40)])
+        self.assertGreater(result['kl'], 0.001)
+        code, text, _ = run(*arguments)
+        self.assertEqual([line.split()[0] for line in text.splitlines()],
+                         ['2', 'positions', '1-15', '16-39', 'all'])
+        for wrong, message in ((('no/where,dtype=fp32', MODEL, '--ids', ids), 'there is none'),
+                               ((MODEL + ',x=1', MODEL, '--ids', ids), "'x=1'"),
+                               ((MODEL, MODEL, '--ids', ids, '--length', '1'), '--length 1')):
+            code, _, errors = run(*wrong)
+            self.assertEqual(code, 1)
+            self.assertIn(message, errors)
+
+    def test_steering(self):
+        vector = numpy.linspace(-1, 1, 256, dtype=numpy.float32)
+        with LLM(MODEL, allow_steering=True, **SMALL) as llm:
+            self.assertTrue(llm.info.steering_allowed)
+            [own] = llm.embed('The river', layers=[3, 6])
+            [steered] = llm.embed('The river', layers=[3, 6], steering=[
+                {'layer': 3, 'vector': vector, 'scale': 2}])
+            self.assertEqual(steered[0].tolist(), (own[0] + 2 * vector).tolist())
+            self.assertGreater(abs(steered[1] - own[1]).max(), 0.1)
+            texts = {llm.generate('The river', GREEDY, steering=steering)[0].text for steering in
+                     (None, [], [{'layer': 3, 'vector': vector, 'scale': 20}])}
+            self.assertEqual(len(texts), 2)
+            with self.assertRaisesRegex(lssar.LssarError, 'hidden_size = 256'):
+                llm.generate('The river', GREEDY, steering=[{'layer': 3, 'vector': [1.0]}])
+            with self.assertRaisesRegex(TypeError, 'must have layer and vector'):
+                llm.generate('The river', GREEDY, steering=[{'layer': 3}])
+        with self.assertRaisesRegex(lssar.LssarError, '--allow-steering'):
+            self.llm.generate('The river', GREEDY, steering=[{'layer': 3, 'vector': vector}])
 
     def test_errors_of_a_call_keep_their_code(self):
         with self.assertRaises(lssar.LssarError) as caught:

@@ -225,7 +225,8 @@ class Cases:
     def test_what_cannot_be_continued_starts_again(self):
         for prompt, options in (('ab', {'n': 2}), ([('user', 'ab')], {}),
                                 ('ab', {'presence_penalty': 0.5}),
-                                ('ab', {'frequency_penalty': 0.5}), ('ab', {'echo': True})):
+                                ('ab', {'frequency_penalty': 0.5}), ('ab', {'echo': True}),
+                                ('ab', {'regex': '.*'}), ('ab', {'choice': ['a']})):
             with self.subTest(prompt=prompt, **options):
                 first, second = self.expect_same(prompt, [11], max_tokens=20, prompt_logprobs=0,
                                                  **options)

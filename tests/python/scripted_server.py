@@ -44,7 +44,8 @@ class Refusal:
 
 
 class ScriptedService(inference_pb2_grpc.InferenceServicer):
-    """Tokens are bytes. A continuation's log-probability is minus its length, in bytes or ids.
+    """Tokens are bytes. A continuation's log-probability is minus its length, in bytes or ids;
+    the context "bad" cannot be scored.
 
     `refusals`: one is used up by each call. `info`: the fields of GetInfo.
     """
@@ -106,6 +107,11 @@ class ScriptedService(inference_pb2_grpc.InferenceServicer):
         if refusal and not refusal.after_first:
             refusal.abort(context)
         for i, item in enumerate(request.items):
+            if item.context.text == 'bad':
+                yield pb.ScoreReply(error=pb.ScoreError(
+                    item=i, code=grpc.StatusCode.INVALID_ARGUMENT.value[0],
+                    message=f'items[{i}].context is bad'))
+                continue
             for j, continuation in enumerate(item.continuations):
                 if (i, j) in self.left_out:
                     continue

@@ -75,15 +75,15 @@ Request WithAttention(Request request, const ModelConfig& config, const Attentio
 // A request of each kind, with the same long beginning.
 std::vector<Request> EveryKind() {
   Request generate{.prompt = Ids(70, 1)};
-  generate.generate = GenerateParams{.num_choices = 2, .max_tokens = 12, .num_logprobs = 2};
-  generate.generate->sampling.seed = 5;
-  generate.generate->ignore_eos = true;
+  generate.params = GenerateParams{.num_choices = 2, .max_tokens = 12, .num_logprobs = 2};
+  generate.Generate()->sampling.seed = 5;
+  generate.Generate()->ignore_eos = true;
   Request score{.prompt = Ids(60, 1)};
-  score.score = ScoreParams{.continuations = {Ids(40, 2), Ids(9, 3)}, .num_logprobs = 1};
+  score.params = ScoreParams{.continuations = {Ids(40, 2), Ids(9, 3)}, .num_logprobs = 1};
   Request capture{.prompt = Ids(80, 1)};
-  capture.capture = CaptureParams{.layers = {0, 2}, .heads = {1, 2}, .rows = {3, 41, 79}};
+  capture.params = CaptureParams{.layers = {0, 2}, .heads = {1, 2}, .rows = {3, 41, 79}};
   Request embed{.prompt = Ids(50, 1)};
-  embed.embed = EmbedParams{.pooling = Pooling::kMean};
+  embed.params = EmbedParams{.pooling = Pooling::kMean};
   return {generate, score, capture, embed};
 }
 
@@ -159,7 +159,7 @@ TEST(AttentionOverrideTest, FunctionsDiffer) {
 TEST(AttentionOverrideTest, PagesAreSharedWithinAFunctionOnly) {
   ChangedModel own("");
   Request request{.prompt = Ids(100, 1)};
-  request.generate = GenerateParams{.max_tokens = 1};
+  request.params = GenerateParams{.max_tokens = 1};
   const auto cached_tokens = [&](const Change& change) {
     const auto sink = own.Submit(Changed(request, own.Config(), change));
     own.RunAll();

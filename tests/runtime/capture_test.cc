@@ -27,7 +27,7 @@ std::vector<int32_t> UpTo(int32_t count) {
 
 Request Capture(std::vector<int32_t> prompt, std::vector<int32_t> rows, int top_k = 0) {
   Request request{.prompt = std::move(prompt)};
-  request.capture =
+  request.params =
       CaptureParams{.layers = {0}, .heads = {0, 3}, .rows = std::move(rows), .top_k = top_k};
   return request;
 }
@@ -120,7 +120,7 @@ TEST(CaptureTest, TopKKeepsTheLargestAndSumsTheRest) {
 TEST(CaptureTest, StatisticsAreThoseOfAllWeights) {
   const Request all = Capture(Ids(100, 2), UpTo(100));
   Request request = all;
-  request.capture->statistics = true;
+  request.Capture()->statistics = true;
   for (const int num_tokens : {1, 24, 200}) {  // of a step
     EngineOptions options = SmallOptions();
     options.max_num_batched_tokens = num_tokens;
@@ -131,7 +131,7 @@ TEST(CaptureTest, StatisticsAreThoseOfAllWeights) {
       EXPECT_EQ(head.num_rows, 100);
       EXPECT_EQ(head.num_keys, 100 * 101 / 2);
       HeadStatistics expected{.layer = 0, .head = head.head};
-      for (const int row : all.capture->rows) {
+      for (const int row : all.Capture()->rows) {
         const AttentionRow oracle = Oracle(all, head.head, row);
         EXPECT_TRUE(expected.Add(oracle.weights, oracle.num_zero));
       }
@@ -228,7 +228,7 @@ TEST(CaptureTest, AStepIsBoundedAndCapturesForOneRequest) {
   std::vector<Request> requests;
   for (int i = 0; i < 3; ++i) {
     requests.push_back(Capture(Ids(200, 4 + i), UpTo(200), 3));
-    requests.back().capture->heads = UpTo(64);
+    requests.back().Capture()->heads = UpTo(64);
     submitted.push_back(engine.Submit(requests.back()));
   }
   const Submitted reader = engine.Submit(Generate(Ids(20, 9), 40));
@@ -248,7 +248,7 @@ TEST(CaptureTest, APreemptedRequestSendsNothingTwice) {
   SteppedEngine engine(options);
   engine.Submit(Generate(Ids(30, 10), 200));
   Request request = Capture(Ids(200, 11), UpTo(200));
-  request.capture->heads = UpTo(256);  // many steps
+  request.Capture()->heads = UpTo(256);  // many steps
   const Submitted submitted = engine.Submit(request);
   engine.RunAll();
   ASSERT_EQ(submitted.sink->Status(), absl::OkStatus());
@@ -261,7 +261,7 @@ TEST(CaptureTest, EndsByCancelDeadlineAndNan) {
   SteppedEngine engine;
   engine.fake.model->poison_id = 63;
   Request request = Capture(Ids(200, 12), UpTo(200));
-  request.capture->heads = UpTo(64);
+  request.Capture()->heads = UpTo(64);
   const Submitted cancelled = engine.Submit(request);
   ASSERT_EQ(engine.Step(), absl::OkStatus());
   EXPECT_FALSE(cancelled.sink->Weights().empty());

@@ -112,22 +112,22 @@ std::vector<Request> MixedRequests(const Tokenizer& tokenizer) {
   for (const int length : {1, 2, 3, 15, 16, 17, 63, 64, 65, 129, 300, 1300}) {
     Request request{.prompt = Prompt(tokenizer, length)};
     if (length % 64 == 1 && length > 1) {
-      request.capture = CaptureParams{.layers = {0, 5},
-                                      .heads = {1, 3},
-                                      .rows = {length / 2, length - 2, length - 1},
-                                      .top_k = length == 65 ? 9 : 0};
+      request.params = CaptureParams{.layers = {0, 5},
+                                     .heads = {1, 3},
+                                     .rows = {length / 2, length - 2, length - 1},
+                                     .top_k = length == 65 ? 9 : 0};
     } else if (length % 3 == 0) {
       const std::vector<int32_t> all = Prompt(tokenizer, length + 40);
-      request.score = ScoreParams{
+      request.params = ScoreParams{
           .continuations = {{all.begin() + length, all.end()}, {5}, {7, 8, 9}}, .num_logprobs = 2};
     } else {
-      request.generate = GenerateParams{.sampling = {.temperature = length % 2 == 0 ? 0.0f : 0.9f,
-                                                     .top_p = 0.95f,
-                                                     .seed = uint64_t(length)},
-                                        .num_choices = length == 17 ? 3 : 1,
-                                        .max_tokens = 24,
-                                        .num_logprobs = 2,
-                                        .num_prompt_logprobs = length == 64 ? 1 : -1};
+      request.params = GenerateParams{.sampling = {.temperature = length % 2 == 0 ? 0.0f : 0.9f,
+                                                   .top_p = 0.95f,
+                                                   .seed = uint64_t(length)},
+                                      .num_choices = length == 17 ? 3 : 1,
+                                      .max_tokens = 24,
+                                      .num_logprobs = 2,
+                                      .num_prompt_logprobs = length == 64 ? 1 : -1};
     }
     requests.push_back(std::move(request));
   }
@@ -197,8 +197,8 @@ TEST(CheckpointEngine, EqualBitsWithPrefixCacheAndPreemption) {
     Server alone({.num_threads = 1, .kv_cache_dtype = kv_cache_dtype});
     std::vector<Request> requests = MixedRequests(alone.Text());
     for (Request& request : requests) {  // only requests without top logprobs use cached scores
-      if (request.score) request.score->num_logprobs = 0;
-      if (request.generate) request.generate->max_tokens = 120;
+      if (request.Score()) request.Score()->num_logprobs = 0;
+      if (request.Generate()) request.Generate()->max_tokens = 120;
     }
     Server server({.max_num_batched_tokens = 200,
                    .page_size = 32,
@@ -233,7 +233,7 @@ TEST(CheckpointEngine, EqualBitsOfEveryKindOfPositions) {
     for (const int length : {1, 15, 16, 17, 33, 48, 65, 80}) {
       Request request;
       for (int i = 0; i < length; ++i) request.prompt.push_back((i * i + i) % 61);
-      request.generate = GenerateParams{
+      request.params = GenerateParams{
           .sampling = {.temperature = length % 2 == 0 ? 0.0f : 0.9f, .seed = uint64_t(length)},
           .num_choices = length == 17 ? 3 : 1,
           .max_tokens = 16,
@@ -276,10 +276,10 @@ class RandomProposer : public Proposer {
 std::vector<Request> RequestsToDraftFor(const Tokenizer& tokenizer, int max_tokens) {
   std::vector<Request> requests = MixedRequests(tokenizer);
   for (Request& request : requests) {
-    if (!request.generate) continue;
-    request.generate->max_tokens = max_tokens;
-    if (request.prompt.size() == 16) request.generate->stop_strings = {" the king"};
-    if (request.prompt.size() % 5 == 0) request.generate->sampling.frequency_penalty = 0.3f;
+    if (!request.Generate()) continue;
+    request.Generate()->max_tokens = max_tokens;
+    if (request.prompt.size() == 16) request.Generate()->stop_strings = {" the king"};
+    if (request.prompt.size() % 5 == 0) request.Generate()->sampling.frequency_penalty = 0.3f;
   }
   return requests;
 }
@@ -333,12 +333,12 @@ TEST(CheckpointEngine, PromptLogprobsAreScoresAndGreedyIsTheTop) {
   Server server({});
   const std::vector<int32_t> prompt = Prompt(server.Text(), 150);
   Request generate{.prompt = prompt};
-  generate.generate = GenerateParams{.sampling = {.temperature = 0},
-                                     .max_tokens = 30,
-                                     .num_logprobs = 3,
-                                     .num_prompt_logprobs = 3};
+  generate.params = GenerateParams{.sampling = {.temperature = 0},
+                                   .max_tokens = 30,
+                                   .num_logprobs = 3,
+                                   .num_prompt_logprobs = 3};
   Request score{.prompt = {prompt[0]}};
-  score.score =
+  score.params =
       ScoreParams{.continuations = {{prompt.begin() + 1, prompt.end()}}, .num_logprobs = 3};
   const auto generated = server.RunAlone(generate);
   EXPECT_TRUE(generated->Prompt() == server.RunAlone(score)->Scores().at(0).tokens);
@@ -349,7 +349,7 @@ TEST(CheckpointEngine, PromptLogprobsAreScoresAndGreedyIsTheTop) {
     ids.push_back(token.id);
   }
   Request again{.prompt = prompt};
-  again.score = ScoreParams{.continuations = {ids}, .num_logprobs = 3};
+  again.params = ScoreParams{.continuations = {ids}, .num_logprobs = 3};
   const ContinuationScore scored = server.RunAlone(again)->Scores().at(0);
   EXPECT_TRUE(scored.is_greedy);
   EXPECT_TRUE(scored.tokens == generated->At(0).tokens);
@@ -360,7 +360,7 @@ TEST(CheckpointEngine, StreamedTextEqualsTheTextDecodedAtOnce) {
   Server server({});
   for (uint64_t seed = 0; seed < 5; ++seed) {
     Request request{.prompt = Prompt(server.Text(), 20)};
-    request.generate = GenerateParams{
+    request.params = GenerateParams{
         .sampling = {.temperature = 8, .seed = seed}, .max_tokens = 200, .ignore_eos = true};
     const RecordingSink::Choice choice = server.RunAlone(request)->At(0);
     StreamDecoder decoder(&server.Text(), /*continues_text=*/true);
@@ -375,10 +375,10 @@ TEST(CheckpointEngine, StreamedTextEqualsTheTextDecodedAtOnce) {
     const size_t from = whole.find(' ', whole.size() / 3);
     const size_t to = whole.find(' ', from + 5);
     ASSERT_TRUE(from != std::string::npos && to != std::string::npos);
-    request.generate->stop_strings = {whole.substr(from, to - from)};
+    request.Generate()->stop_strings = {whole.substr(from, to - from)};
     const RecordingSink::Choice stopped = server.RunAlone(request)->At(0);
     EXPECT_EQ(stopped.finish, FinishReason::kStopString);
-    EXPECT_EQ(stopped.text, whole.substr(0, whole.find(request.generate->stop_strings[0])));
+    EXPECT_EQ(stopped.text, whole.substr(0, whole.find(request.Generate()->stop_strings[0])));
   }
 }
 

@@ -51,6 +51,20 @@ TEST(StopMatcher, TheFirstToCompleteWinsThenTheLongest) {
   EXPECT_EQ(MatchAll({"stop"}, {"no sto"}), (Outcome{"no sto", ""}));
 }
 
+TEST(StopMatcher, TheTextMayIncludeTheMatch) {
+  const std::vector<std::vector<std::string>> splits = {
+      {"no st", "op here"}, {"no stop", " here"}, {"no ", "stop"}};
+  for (const std::vector<std::string>& parts : splits) {
+    StopMatcher matcher(std::make_shared<StopStrings>(std::vector<std::string>{"stop", "op"},
+                                                      /*are_in_text=*/true));
+    std::string text;
+    for (const std::string& part : parts) matcher.Push(part, &text);
+    matcher.Finish(&text);
+    EXPECT_EQ(text, "no stop");
+    EXPECT_EQ(matcher.Match(), 0);
+  }
+}
+
 TEST(StopMatcher, EqualsTheNaiveSearchHoweverTheTextIsSplit) {
   std::mt19937 random(17);
   int num_matches = 0;

@@ -57,7 +57,7 @@ TEST_P(DraftModelBits, AreThoseOfNoSpeculation) {
     for (int salt = 0; salt < 2; ++salt) requests.push_back(RequestOf(test_case, salt));
   }
   requests.push_back(Score(Ids(30, 3), {Ids(9, 4), Ids(2, 5)}));
-  requests.push_back({.prompt = Ids(40, 6), .embed = EmbedParams{}});
+  requests.push_back({.prompt = Ids(40, 6), .params = EmbedParams{}});
   for (int round = 0; round < 2; ++round) {
     std::vector<Submitted> submitted;
     for (const Request& request : requests) submitted.push_back(drafting.engine->Submit(request));
@@ -92,8 +92,8 @@ TEST(DraftModel, AnEqualModelIsAlwaysRight) {
     std::vector<Submitted> submitted;
     for (int i = 0; i < 3; ++i) {
       Request request = Generate(Ids(17 + 13 * i, i), 75, uint64_t(i));
-      request.generate->num_choices = 1 + i;
-      request.generate->sampling.frequency_penalty = float(i) * 0.2f;
+      request.Generate()->num_choices = 1 + i;
+      request.Generate()->sampling.frequency_penalty = float(i) * 0.2f;
       submitted.push_back(drafting.engine->Submit(request));
     }
     drafting.engine->RunAll();
@@ -158,7 +158,7 @@ TEST(DraftModel, PromptsShareTheirPages) {
   drafting.engine->Submit(request);
   drafting.engine->RunAll();
   const int64_t num_first = drafting.engine->Get().GetDraftModel()->NumBatchedTokens();
-  request.generate->sampling.seed = 2;
+  request.Generate()->sampling.seed = 2;
   drafting.engine->Submit(request);
   drafting.engine->RunAll();
   EXPECT_LT(drafting.engine->Get().GetDraftModel()->NumBatchedTokens() - num_first, 50);
@@ -200,7 +200,7 @@ TEST(DraftModel, OutOfPagesItDraftsForFewerSequences) {
     std::vector<Submitted> submitted;
     for (int i = 0; i < 4; ++i) {
       requests.push_back(Generate(Ids(10, i), 150, uint64_t(i)));
-      requests.back().generate->num_logprobs = 1;
+      requests.back().Generate()->num_logprobs = 1;
       submitted.push_back(drafting.engine->Submit(requests.back()));
     }
     drafting.engine->RunAll();

@@ -16,15 +16,17 @@ using ::testing::HasSubstr;
 
 Request Embed(std::vector<int32_t> prompt, EmbedParams params) {
   Request request{.prompt = std::move(prompt)};
-  request.embed = params;
+  request.params = params;
   return request;
 }
 
 // The fake model's hidden state at `position`, without pages or an engine.
-std::vector<float> Oracle(const std::vector<int32_t>& prompt, int position) {
+std::vector<float> Oracle(const std::vector<int32_t>& prompt, int position,
+                          int32_t layer = kFinalNorm) {
   const FakeCheckpoint fake;
   auto hash = std::bit_cast<uint64_t>(RopeBase(fake.checkpoint.config, int(prompt.size())));
   for (int i = 0; i <= position; ++i) hash = FakeHash(hash, uint64_t(prompt[size_t(i)]));
+  if (layer != kFinalNorm) hash = FakeModel::LayerHash(hash, layer);
   std::vector<float> hidden;
   for (size_t i = 0; i < size_t(fake.checkpoint.config.hidden_size); ++i) {
     hidden.push_back(FakeModel::HiddenElement(hash, i));
@@ -77,6 +79,95 @@ TEST(EmbedTest, NormalizesAfterTheHead) {
   EXPECT_FLOAT_EQ(sign->Embeddings()[0], sum < 0 ? -1.0f : 1.0f);
 }
 
+TEST(EmbedTest, LayersComeInTheOrderOfTheRequest) {
+  const std::vector<int32_t> prompt = Ids(70, 12);
+  const std::vector<int32_t> layers = {1, kFinalNorm, 0};
+  const auto oracle = [&](int position) {
+    std::vector<float> all;
+    for (const int32_t layer : layers) {
+      for (const float value : Oracle(prompt, position, layer)) all.push_back(value);
+    }
+    return all;
+  };
+  const auto last =
+      RunAlone(Embed(prompt, {.pooling = Pooling::kLast, .layers = layers}), SmallOptions());
+  EXPECT_EQ(last->Embeddings(), oracle(69));
+  const auto token =
+      RunAlone(Embed(prompt, {.pooling = Pooling::kToken, .layers = layers}), SmallOptions());
+  std::vector<float> expected;
+  for (int position = 0; position < 70; ++position) {
+    for (const float value : oracle(position)) expected.push_back(value);
+  }
+  EXPECT_EQ(token->Embeddings(), expected);
+}
+
+TEST(EmbedTest, PositionsChooseTheTokens) {
+  const std::vector<int32_t> prompt = Ids(70, 13);
+  const std::vector<int32_t> layers = {0, 1};
+  const std::vector<int32_t> positions = {3, 4, 30, 50};
+  std::vector<float> expected;
+  std::vector<double> sums(2 * Oracle(prompt, 0).size());
+  for (const int32_t position : positions) {
+    size_t i = 0;
+    for (const int32_t layer : layers) {
+      for (const float value : Oracle(prompt, position, layer)) {
+        expected.push_back(value);
+        sums[i++] += double{value};
+      }
+    }
+  }
+  SteppedEngine engine;
+  const Submitted token = engine.Submit(
+      Embed(prompt, {.pooling = Pooling::kToken, .layers = layers, .positions = positions}));
+  engine.RunAll();
+  EXPECT_EQ(token.sink->Embeddings(), expected);
+  const Submitted mean = engine.Submit(
+      Embed(prompt, {.pooling = Pooling::kMean, .layers = layers, .positions = positions}));
+  engine.RunAll();
+  ASSERT_EQ(mean.sink->Embeddings().size(), sums.size());
+  for (size_t i = 0; i < sums.size(); ++i) {
+    EXPECT_EQ(mean.sink->Embeddings()[i], float(sums[i] / 4));
+  }
+  // The tokens before the first position come from the prefix cache.
+  const Submitted late = engine.Submit(
+      Embed(prompt, {.pooling = Pooling::kToken, .layers = layers, .positions = {50}}));
+  engine.RunAll();
+  EXPECT_EQ(late.sink->Stats().num_cached_tokens, 50);
+  EXPECT_EQ(late.sink->Embeddings(),
+            std::vector<float>(expected.end() - std::ptrdiff_t(sums.size()), expected.end()));
+}
+
+// A step computes no more than limits allow, however many sequences ask for large results.
+TEST(EmbedTest, AStepIsBoundedByTheNumbersOfItsResults) {
+  EngineOptions options = SmallOptions();
+  options.max_num_batched_tokens = 240;
+  SteppedEngine engine(options);
+  engine.fake.model->SetHiddenSize(1 << 16);
+  int largest = 0;
+  size_t largest_floats = 0;
+  engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
+    largest = std::max(largest, int(batch.token_ids.size()));
+    size_t num_floats = 0;
+    for (const HiddenCapture& capture : batch.hidden_captures) {
+      num_floats += capture.layers.size() * size_t(capture.num_rows) << 16;
+    }
+    largest_floats = std::max(largest_floats, num_floats);
+    return absl::OkStatus();
+  };
+  std::vector<Submitted> submitted;
+  for (int32_t i = 0; i < 6; ++i) {
+    submitted.push_back(engine.Submit(
+        Embed(Ids(20, 30 + i), {.pooling = Pooling::kToken, .layers = {0, kFinalNorm}})));
+  }
+  engine.RunAll();
+  for (const Submitted& each : submitted) {
+    EXPECT_EQ(each.sink->Status(), absl::OkStatus());
+    EXPECT_EQ(each.sink->Embeddings().size(), size_t{20} * 2 << 16);
+  }
+  EXPECT_GT(largest, 16) << "of one sequence";
+  EXPECT_LE(int64_t(largest_floats), limits::kMaxStepFloats);
+}
+
 TEST(EmbedTest, LastUsesThePrefixCacheAndGivesTheSameBits) {
   const std::vector<int32_t> prompt = Ids(100, 5);
   SteppedEngine engine;
@@ -100,8 +191,11 @@ TEST(EmbedTest, TheSameBitsBesideOthersAndThroughPreemption) {
     const Pooling pooling = i % 3 == 0   ? Pooling::kLast
                             : i % 3 == 1 ? Pooling::kMean
                                          : Pooling::kToken;
-    requests.push_back(i % 2 == 1 ? Generate(Ids(10, 20 + i), 150)
-                                  : Embed(Ids(90 + i, 20 + i), {.pooling = pooling}));
+    const std::vector<int32_t> layers =
+        i % 4 == 0 ? std::vector<int32_t>{kFinalNorm} : std::vector<int32_t>{1, kFinalNorm, 0};
+    requests.push_back(i % 2 == 1
+                           ? Generate(Ids(10, 20 + i), 150)
+                           : Embed(Ids(90 + i, 20 + i), {.pooling = pooling, .layers = layers}));
     submitted.push_back(engine.Submit(requests.back()));
   }
   engine.RunAll();

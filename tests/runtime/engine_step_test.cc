@@ -26,12 +26,12 @@ std::vector<int32_t> Oracle(const Request& request, double rope_base) {
   counts.AddPrompt(request.prompt);
   for (const int32_t id : request.prompt) hash = FakeHash(hash, uint64_t(id));
   std::vector<int32_t> ids;
-  while (std::ssize(ids) < request.generate->max_tokens) {
+  while (std::ssize(ids) < request.Generate()->max_tokens) {
     std::vector<float> logits;
     for (uint64_t id = 0; id < 64; ++id) {
       logits.push_back(float(8 * (double(FakeHash(hash, id) >> 11) * 0x1p-53) - 4));
     }
-    const SampleRequest row = {.params = &request.generate->sampling,
+    const SampleRequest row = {.params = &request.Generate()->sampling,
                                .counts = counts.Counts(),
                                .position = int(request.prompt.size() + ids.size())};
     SampleResult drawn;
@@ -49,7 +49,7 @@ TEST(EngineStep, GeneratesWhatTheModelDefines) {
         SamplingParams{.temperature = 0, .frequency_penalty = 2},
         SamplingParams{.repetition_penalty = 3, .presence_penalty = 2, .seed = 5}}) {
     Request request = Generate(Ids(40, 1), 30);
-    request.generate->sampling = sampling;
+    request.Generate()->sampling = sampling;
     const auto sink = RunAlone(request, SmallOptions());
     EXPECT_EQ(IdsOf(sink->At(0).tokens),
               Oracle(request, RopeBase(FakeCheckpoint().checkpoint.config, 70)));
@@ -85,7 +85,7 @@ TEST(EngineStep, TheRopeBaseFollowsTheLengthBudgetAndStays) {
   EXPECT_NE(RopeBase(config, 40), RopeBase(config, 200));
   expect_base(Generate(Ids(30, 1), 10), 40);
   Request request = Generate(Ids(30, 1), 170);
-  request.generate->num_choices = 2;
+  request.Generate()->num_choices = 2;
   expect_base(request, 200);
   expect_base(Score(Ids(30, 1), {Ids(5, 1), Ids(170, 2)}), 200);
 }
@@ -93,8 +93,8 @@ TEST(EngineStep, TheRopeBaseFollowsTheLengthBudgetAndStays) {
 TEST(EngineStep, AFinishedChoiceFreesItsPagesWhileTheOthersRun) {
   SteppedEngine engine;
   Request request = Generate(Ids(40, 1), 200);
-  request.generate->num_choices = 3;
-  request.generate->stop_ids = {5, 6, 7};
+  request.Generate()->num_choices = 3;
+  request.Generate()->stop_ids = {5, 6, 7};
   const Submitted submitted = engine.Submit(request);
   int num_partly_free = 0;
   do {
@@ -116,11 +116,11 @@ TEST(EngineStep, OutputDoesNotDependOnTheBatch) {
   std::vector<Request> requests;
   for (int i = 0; i < 40; ++i) {
     Request request = Generate(Ids(1 + (i * 37) % 90, i), 1 + (i * 17) % 60, uint64_t(i));
-    request.generate->num_choices = 1 + i % 3;
-    request.generate->num_logprobs = i % 4 - 1;
-    request.generate->ignore_eos = i % 2 == 0;
-    if (i % 5 == 0) request.generate->stop_strings = {"ab", "\u00e9"};
-    if (i % 7 == 0) request.generate->sampling.frequency_penalty = 0.5f;
+    request.Generate()->num_choices = 1 + i % 3;
+    request.Generate()->num_logprobs = i % 4 - 1;
+    request.Generate()->ignore_eos = i % 2 == 0;
+    if (i % 5 == 0) request.Generate()->stop_strings = {"ab", "\u00e9"};
+    if (i % 7 == 0) request.Generate()->sampling.frequency_penalty = 0.5f;
     requests.push_back(std::move(request));
   }
   std::vector<std::shared_ptr<RecordingSink>> alone;
@@ -136,7 +136,7 @@ TEST(EngineStep, OutputDoesNotDependOnTheBatch) {
     engine.RunAll();
     for (size_t i = 0; i < requests.size(); ++i) {
       ASSERT_EQ(submitted[i].sink->Status(), absl::OkStatus());
-      for (int choice = 0; choice < requests[i].generate->num_choices; ++choice) {
+      for (int choice = 0; choice < requests[i].Generate()->num_choices; ++choice) {
         ASSERT_TRUE(submitted[i].sink->At(choice) == alone[i]->At(choice)) << "request " << i;
       }
     }
@@ -147,7 +147,7 @@ TEST(EngineStep, OutputDoesNotDependOnTheBatch) {
 TEST(EngineStep, ChoicesDifferAndTheFirstEqualsTheSingleOne) {
   Request request = Generate(Ids(20, 3), 25);
   const auto one = RunAlone(request, SmallOptions());
-  request.generate->num_choices = 4;
+  request.Generate()->num_choices = 4;
   const auto four = RunAlone(request, SmallOptions());
   EXPECT_TRUE(four->At(0) == one->At(0));
   for (int choice = 1; choice < 4; ++choice) {
@@ -179,7 +179,7 @@ TEST(EngineStep, StepsStayInTheBudgetAndMixPromptsWithDecodes) {
 
 TEST(EngineStep, ScoreGivesTheLogprobsThatGenerateGave) {
   Request request = Generate(Ids(33, 5), 40);
-  request.generate->num_logprobs = 3;
+  request.Generate()->num_logprobs = 3;
   const auto generated = RunAlone(request, SmallOptions());
   const std::vector<TokenResult> tokens = generated->At(0).tokens;
   // Between other continuations, and long enough for several steps.
@@ -200,8 +200,8 @@ TEST(EngineStep, ScoreGivesTheLogprobsThatGenerateGave) {
 
 TEST(EngineStep, GreedyTextIsGreedyWhenScored) {
   Request request = Generate(Ids(10, 6), 12);
-  request.generate->sampling.temperature = 0;
-  request.generate->num_logprobs = 1;
+  request.Generate()->sampling.temperature = 0;
+  request.Generate()->num_logprobs = 1;
   const auto generated = RunAlone(request, SmallOptions());
   for (const TokenResult& token : generated->At(0).tokens) {
     ASSERT_EQ(token.top.size(), 1u);
@@ -235,9 +235,9 @@ TEST(EngineStep, ContinuationsShareTheirContext) {
 TEST(EngineStep, PromptLogprobsEqualScores) {
   const std::vector<int32_t> prompt = Ids(70, 4);
   Request request = Generate(prompt, 5);
-  request.generate->num_choices = 2;
+  request.Generate()->num_choices = 2;
   const auto plain = RunAlone(request, SmallOptions());
-  request.generate->num_prompt_logprobs = 3;
+  request.Generate()->num_prompt_logprobs = 3;
   const auto generated = RunAlone(request, SmallOptions());
   const auto scored =
       RunAlone(Score({prompt[0]}, {{prompt.begin() + 1, prompt.end()}}), SmallOptions());
@@ -253,7 +253,7 @@ TEST(EngineStep, EosStopIdsAndStopStringsEndTheText) {
   const std::vector<TokenResult> all = RunAlone(request, SmallOptions())->At(0).tokens;
   const std::vector<int32_t> ids = IdsOf(all);
 
-  request.generate->ignore_eos = false;
+  request.Generate()->ignore_eos = false;
   const auto eos = RunAlone(request, SmallOptions())->At(0);
   const auto eos_at = std::ranges::find(ids, FakeModel::kEosId) - ids.begin();
   ASSERT_LT(eos_at, 200) << "this seed must sample an EOS";
@@ -261,32 +261,32 @@ TEST(EngineStep, EosStopIdsAndStopStringsEndTheText) {
   EXPECT_EQ(std::ssize(eos.tokens), eos_at + 1);
 
   // Neither EOS nor a stop id is sampled before min_tokens.
-  request.generate->sampling.logit_bias = {{FakeModel::kEosId, 100}};
+  request.Generate()->sampling.logit_bias = {{FakeModel::kEosId, 100}};
   for (const int min_tokens : {1, 7}) {
-    request.generate->min_tokens = min_tokens;
+    request.Generate()->min_tokens = min_tokens;
     const auto early = RunAlone(request, SmallOptions())->At(0);
     EXPECT_EQ(early.finish, FinishReason::kEos);
     EXPECT_EQ(std::ssize(early.tokens), min_tokens + 1);
   }
-  request.generate->sampling.logit_bias = {};
-  request.generate->stop_ids = {ids[1]};
-  request.generate->min_tokens = 100;
+  request.Generate()->sampling.logit_bias = {};
+  request.Generate()->stop_ids = {ids[1]};
+  request.Generate()->min_tokens = 100;
   const auto masked = IdsOf(RunAlone(request, SmallOptions())->At(0).tokens);
   ASSERT_GE(std::ssize(masked), 100);
   const std::span early(masked.begin(), 100);
   EXPECT_EQ(std::ranges::count(early, FakeModel::kEosId) + std::ranges::count(early, ids[1]), 0);
-  request.generate->min_tokens = 0;
+  request.Generate()->min_tokens = 0;
 
-  request.generate->stop_ids = {60, ids[3], 61};
+  request.Generate()->stop_ids = {60, ids[3], 61};
   const auto stop_id = RunAlone(request, SmallOptions())->At(0);
   EXPECT_EQ(stop_id.finish, FinishReason::kStopId);
-  const auto first = std::ranges::find_first_of(ids, request.generate->stop_ids) - ids.begin();
+  const auto first = std::ranges::find_first_of(ids, request.Generate()->stop_ids) - ids.begin();
   EXPECT_EQ(std::ssize(stop_id.tokens), first + 1);
 
-  request.generate->ignore_eos = true;
-  request.generate->stop_ids = {};
+  request.Generate()->ignore_eos = true;
+  request.Generate()->stop_ids = {};
   const std::string text = RunAlone(request, SmallOptions())->At(0).text;
-  request.generate->stop_strings = {text.substr(20, 7), "never seen"};
+  request.Generate()->stop_strings = {text.substr(20, 7), "never seen"};
   const auto stop_string = RunAlone(request, SmallOptions())->At(0);
   EXPECT_EQ(stop_string.finish, FinishReason::kStopString);
   EXPECT_EQ(stop_string.stop_string, text.substr(20, 7));

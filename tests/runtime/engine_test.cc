@@ -35,7 +35,7 @@ EngineOptions SmallOptions() {
 Request Generate(int num_prompt_tokens, int max_tokens, uint64_t seed = 1) {
   Request request;
   for (int i = 0; i < num_prompt_tokens; ++i) request.prompt.push_back(int32_t(2 + i % 60));
-  request.generate =
+  request.params =
       GenerateParams{.sampling = {.seed = seed}, .max_tokens = max_tokens, .ignore_eos = true};
   return request;
 }
@@ -386,10 +386,10 @@ TEST_F(EngineTest, StopStringsNeedATokenizer) {
   fake_.checkpoint.tokenizer = nullptr;
   const auto engine = Start();
   Request request = Generate(5, 5);
-  request.generate->stop_strings = {"x"};
+  request.Generate()->stop_strings = {"x"};
   EXPECT_EQ(engine->Submit(request, MakeSink()).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  request.generate->stop_strings = {};
+  request.Generate()->stop_strings = {};
   const auto sink = MakeSink();
   ASSERT_TRUE(engine->Submit(request, sink).ok());
   EXPECT_EQ(sink->Wait(), absl::OkStatus());
@@ -431,7 +431,7 @@ TEST_F(EngineTest, EveryAcceptedRequestEndsOnceUnderContention) {
       for (int i = 0; i < 60; ++i) {
         auto sink = MakeSink();
         Request request = Generate(1 + int(random() % 80), 1 + int(random() % 60), random());
-        request.generate->num_choices = 1 + int(random() % 3);
+        request.Generate()->num_choices = 1 + int(random() % 3);
         if (random() % 4 == 0) {
           request.deadline = Clock::now() + std::chrono::microseconds(random() % 3000);
         }

@@ -23,7 +23,7 @@ int StepsToFirstToken(SteppedEngine* engine, const Submitted& submitted) {
 }
 
 Request Choices(Request request, int num_choices) {
-  request.generate->num_choices = num_choices;
+  request.Generate()->num_choices = num_choices;
   return request;
 }
 

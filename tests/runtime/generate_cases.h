@@ -19,50 +19,50 @@ struct GenerateCase {
 inline std::vector<GenerateCase> GenerateCases() {
   return {
       {"sampled", [](Request*) {}},
-      {"greedy", [](Request* r) { r->generate->sampling.temperature = 0; }},
+      {"greedy", [](Request* r) { r->Generate()->sampling.temperature = 0; }},
       {"filters",
        [](Request* r) {
-         r->generate->sampling.top_k = 9;
-         r->generate->sampling.top_p = 0.8f;
+         r->Generate()->sampling.top_k = 9;
+         r->Generate()->sampling.top_p = 0.8f;
        }},
       {"penalties",
        [](Request* r) {
-         r->generate->sampling.frequency_penalty = 0.7f;
-         r->generate->sampling.presence_penalty = 0.4f;
-         r->generate->sampling.repetition_penalty = 1.3f;
+         r->Generate()->sampling.frequency_penalty = 0.7f;
+         r->Generate()->sampling.presence_penalty = 0.4f;
+         r->Generate()->sampling.repetition_penalty = 1.3f;
        }},
       {"bias",
        [](Request* r) {
-         r->generate->sampling.logit_bias = {{7, 6.0f}, {9, 5.0f}};
+         r->Generate()->sampling.logit_bias = {{7, 6.0f}, {9, 5.0f}};
        }},
       {"log-probabilities",
        [](Request* r) {
-         r->generate->num_logprobs = 3;
-         r->generate->num_prompt_logprobs = 2;
+         r->Generate()->num_logprobs = 3;
+         r->Generate()->num_prompt_logprobs = 2;
        }},
-      {"EOS", [](Request* r) { r->generate->ignore_eos = false; }},
+      {"EOS", [](Request* r) { r->Generate()->ignore_eos = false; }},
       {"stop ids",
        [](Request* r) {
-         r->generate->stop_ids = {11, 30, 31};
+         r->Generate()->stop_ids = {11, 30, 31};
        }},
       {"stop strings",
        [](Request* r) {
-         r->generate->stop_strings = {"ab a", "\xC3\xA9", "ca"};
+         r->Generate()->stop_strings = {"ab a", "\xC3\xA9", "ca"};
        }},
       {"min_tokens",
        [](Request* r) {
-         r->generate->stop_ids = {11, 30, 31};
-         r->generate->stop_strings = {"ab"};
-         r->generate->min_tokens = 20;
+         r->Generate()->stop_ids = {11, 30, 31};
+         r->Generate()->stop_strings = {"ab"};
+         r->Generate()->min_tokens = 20;
        }},
       {"three choices",
        [](Request* r) {
-         r->generate->num_choices = 3;
-         r->generate->num_logprobs = 0;
+         r->Generate()->num_choices = 3;
+         r->Generate()->num_logprobs = 0;
        }},
       {"no prefix cache", [](Request* r) { r->use_prefix_cache = false; }},
-      {"one token", [](Request* r) { r->generate->max_tokens = 1; }},
-      {"two tokens", [](Request* r) { r->generate->max_tokens = 2; }},
+      {"one token", [](Request* r) { r->Generate()->max_tokens = 1; }},
+      {"two tokens", [](Request* r) { r->Generate()->max_tokens = 2; }},
       {"prompt of one token", [](Request* r) { r->prompt.resize(1); }},
       {"another attention",
        [](Request* r) {

@@ -121,7 +121,7 @@ TEST(PrefixCaching, OldPagesAreEvictedForNewTexts) {
 
 Request PlainScore(std::vector<int32_t> context, std::vector<std::vector<int32_t>> continuations) {
   Request request = Score(std::move(context), std::move(continuations));
-  request.score->num_logprobs = 0;
+  request.Score()->num_logprobs = 0;
   return request;
 }
 
@@ -173,7 +173,7 @@ TEST(PrefixCaching, TopLogprobsAreComputedAgain) {
   ExpectSameScores(*session.Run(request), *cold);
   EXPECT_EQ(session.num_tokens, 50);
   Request generate = Generate(Join(Ids(40, 3), Ids(50, 4)), 4);
-  generate.generate->num_prompt_logprobs = 2;
+  generate.Generate()->num_prompt_logprobs = 2;
   const auto prompt = session.Run(generate);
   EXPECT_EQ(session.num_tokens, 90 + 3);
   EXPECT_TRUE(prompt->Prompt() == RunAlone(generate, WithoutCache())->Prompt());
@@ -182,7 +182,7 @@ TEST(PrefixCaching, TopLogprobsAreComputedAgain) {
 TEST(PrefixCaching, PromptLogprobsAndScoresShareCachedScores) {
   const std::vector<int32_t> text = Ids(96, 3);
   Request prompt = Generate(text, 4);
-  prompt.generate->num_prompt_logprobs = 0;
+  prompt.Generate()->num_prompt_logprobs = 0;
   const Request score = PlainScore({text[0]}, {{text.begin() + 1, text.end()}});
   const auto prompt_alone = RunAlone(prompt, WithoutCache());
   const auto score_alone = RunAlone(score, WithoutCache());
@@ -207,7 +207,7 @@ TEST(Choices, ShareThePagesOfThePrompt) {
       CountingEngine session(uses_cache ? SmallOptions() : WithoutCache());
       Request request = Generate(Ids(length, 7), 12);
       const auto single = session.Run(request);
-      request.generate->num_choices = 5;
+      request.Generate()->num_choices = 5;
       request.use_prefix_cache = false;
       const auto choices = session.Run(request);
       // The prompt once, its last token and 11 more for each choice: the last is never computed.
@@ -224,7 +224,7 @@ TEST(Choices, ShareThePagesOfThePrompt) {
 TEST(Choices, TheFirstMayEndBeforeTheOthersStart) {
   CountingEngine session;
   Request request = Generate(Ids(40, 7), 1);
-  request.generate->num_choices = 4;
+  request.Generate()->num_choices = 4;
   const auto sink = session.Run(request);
   for (int choice = 0; choice < 4; ++choice) EXPECT_EQ(sink->At(choice).tokens.size(), 1u);
 }
@@ -317,10 +317,10 @@ TEST(Preemption, TheLastRequestIsPreemptedWithoutChangeOfBits) {
     for (int i = 0; i < 6; ++i) {
       Request request = Generate(Ids(10 + i, i), 200, uint64_t(i));
       if (i == 4) {
-        request.generate->num_choices = 2;
-        request.generate->max_tokens = 100;
+        request.Generate()->num_choices = 2;
+        request.Generate()->max_tokens = 100;
       }
-      if (i == 3) request.generate->num_prompt_logprobs = 2;
+      if (i == 3) request.Generate()->num_prompt_logprobs = 2;
       if (i == 5) request = Score(Ids(50, 5), {Ids(100, 6), Ids(90, 7)});
       requests.push_back(request);
       submitted.push_back(engine.Submit(request));
@@ -333,7 +333,7 @@ TEST(Preemption, TheLastRequestIsPreemptedWithoutChangeOfBits) {
       ASSERT_EQ(sink.Status(), absl::OkStatus());
       num_preemptions += sink.Stats().num_preemptions;
       const auto alone = RunAlone(requests[i], WithoutCache());
-      if (requests[i].score) ExpectSameScores(sink, *alone);
+      if (requests[i].Score()) ExpectSameScores(sink, *alone);
       EXPECT_TRUE(sink.Prompt() == alone->Prompt());
       for (int choice = 0; choice < (i == 4 ? 2 : 1); ++choice) {
         EXPECT_TRUE(sink.At(choice) == alone->At(choice));

@@ -105,10 +105,10 @@ TEST(RequestLifecycle, ARequestThatCanNeverFitIsRefused) {
   EXPECT_THAT(message(Score(Ids(200, 1), {Ids(3, 1), Ids(57, 2)})),
               HasSubstr("context 200 + longest continuation 57 = 257 tokens"));
   Request wide = Generate(Ids(200, 1), 50);
-  wide.generate->num_choices = 15;
+  wide.Generate()->num_choices = 15;
   EXPECT_THAT(message(wide), HasSubstr("need 16 pages of 16 tokens, of which choices share 12; 12 "
                                        "+ 15 x 4 = 72 pages, and the pool has 64"));
-  wide.generate->num_choices = 17;
+  wide.Generate()->num_choices = 17;
   EXPECT_THAT(message(wide), HasSubstr("at most 16 sequences"));
   EXPECT_EQ(engine.Check(Generate(Ids(200, 1), 56)), absl::OkStatus());
 }
@@ -122,7 +122,7 @@ TEST(RequestLifecycle, NonFiniteLogitsEndOnlyTheirRequest) {
   const Submitted bad = engine.Submit(Generate(bad_prompt, 20));
   bad_prompt[12] = 63;
   Request with_prompt_logprobs = Generate(bad_prompt, 20);
-  with_prompt_logprobs.generate->num_prompt_logprobs = 0;
+  with_prompt_logprobs.Generate()->num_prompt_logprobs = 0;
   const Submitted bad_inside = engine.Submit(with_prompt_logprobs);
   const Submitted bad_score = engine.Submit(Score(Ids(30, 3), {{5}, {6, 63, 7, 63, 8}, {8}}));
   engine.RunAll();

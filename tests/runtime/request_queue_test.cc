@@ -21,7 +21,7 @@ std::unique_ptr<SequenceGroup> Make(const std::string& id, Clock::time_point at,
   auto group = std::make_unique<SequenceGroup>();
   group->request = {.id = id,
                     .prompt = std::vector<int32_t>(size_t(num_tokens), 5),
-                    .generate = GenerateParams{.max_tokens = 1},
+                    .params = GenerateParams{.max_tokens = 1},
                     .priority = priority};
   group->cancelled = std::make_shared<std::atomic<bool>>(false);
   group->arrival_time = at;
@@ -85,8 +85,7 @@ TEST(RequestQueue, IsBoundedByPromptTokens) {
 TEST(RequestQueue, AScoreCountsWithItsLongestContinuation) {
   RequestQueue queue(10, 1000);
   auto score = Make("a", kStart, 0, 10);
-  score->request.generate.reset();
-  score->request.score = ScoreParams{.continuations = {{1, 2, 3}, {4}}};
+  score->request.params = ScoreParams{.continuations = {{1, 2, 3}, {4}}};
   ASSERT_EQ(queue.Push(std::move(score)), absl::OkStatus());
   EXPECT_EQ(queue.CurrentLoad().num_tokens, 13);
   EXPECT_THAT(PopAll(&queue), ElementsAre("a"));

@@ -97,23 +97,23 @@ Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_mod
     request.attention = AttentionOverride{.layers = {spec}, .name = DescribeAttention({&spec, 1})};
   }
   if (OneIn(random, 12)) {
-    request.capture = CaptureParams{.layers = {0}, .heads = {2, 7}};
+    request.params = CaptureParams{.layers = {0}, .heads = {2, 7}};
     for (int row = 0; row < num_prompt; ++row) {
-      if (row + 1 == num_prompt || OneIn(random, 4)) request.capture->rows.push_back(row);
+      if (row + 1 == num_prompt || OneIn(random, 4)) request.Capture()->rows.push_back(row);
     }
     return request;
   }
   if (!OneIn(random, 4)) {
-    request.generate = GenerateParams{.max_tokens = num_tokens - num_prompt};
-    Shape(random, max_choices, &*request.generate);
+    request.params = GenerateParams{.max_tokens = num_tokens - num_prompt};
+    Shape(random, max_choices, request.Generate());
     return request;
   }
-  request.score = ScoreParams{};
-  request.score->continuations.emplace_back(text.begin() + num_prompt, text.end());
+  request.params = ScoreParams{};
+  request.Score()->continuations.emplace_back(text.begin() + num_prompt, text.end());
   for (int i = Between(random, 0, 2); i > 0; --i) {
     const std::vector<int32_t> other = SimText(random, num_tokens, vocab_size);
     const int length = Between(random, 1, num_tokens - num_prompt);
-    request.score->continuations.emplace_back(other.end() - length, other.end());
+    request.Score()->continuations.emplace_back(other.end() - length, other.end());
   }
   return request;
 }
@@ -124,7 +124,7 @@ SimSink::SimSink(const Request& request, const ModelConfig& config)
   first_hash_ =
       FakeModel::FirstHash(RopeBase(config, RequiredResourcesOf(request, layout).num_tokens),
                            request.attention ? &request.attention->layers : nullptr);
-  if (request.generate) choices_.resize(size_t(request.generate->num_choices));
+  if (request.Generate()) choices_.resize(size_t(request.Generate()->num_choices));
 }
 
 void SimSink::Fail(const std::string& what) {
@@ -135,28 +135,29 @@ void SimSink::OnAdmitted(const RequestStats&) {
   if (std::exchange(is_admitted_, true)) Fail("admitted twice");
 }
 
-void SimSink::OnPromptLogprobs(PromptDelta delta) {
-  if (!is_admitted_ || is_done_) Fail("prompt log-probabilities out of order");
+void SimSink::OnResult(EngineResult result) {
+  if (!is_admitted_ || is_done_) Fail("a result out of order");
+  std::visit([this](auto& kind) { Record(std::move(kind)); }, result);
+}
+
+void SimSink::Record(PromptDelta delta) {
   if (delta.first != int(prompt_.size()) + 1) Fail("prompt log-probabilities with a gap");
   for (TokenResult& token : delta.tokens) prompt_.push_back(std::move(token));
 }
 
-void SimSink::OnTokens(GenerateDelta delta) {
-  if (!is_admitted_ || is_done_) Fail("tokens out of order");
+void SimSink::Record(const GenerateDelta& delta) {
   Choice& choice = choices_.at(size_t(delta.choice));
   if (choice.finish) Fail("tokens after the end of a choice");
   for (const TokenResult& token : delta.tokens) choice.ids.push_back(token.id);
   choice.finish = delta.finish;
 }
 
-void SimSink::OnScore(ContinuationScore score) {
-  if (!is_admitted_ || is_done_) Fail("a score out of order");
+void SimSink::Record(ContinuationScore score) {
   if (score.index != int(scores_.size())) Fail("a score is missing");
   scores_.push_back(std::move(score));
 }
 
-void SimSink::OnWeights(std::vector<RowWeights> rows) {
-  if (!is_admitted_ || is_done_) Fail("weights out of order");
+void SimSink::Record(std::vector<RowWeights> rows) {
   for (RowWeights& row : rows) weights_.push_back(std::move(row));
 }
 
@@ -168,14 +169,14 @@ void SimSink::OnDone(const absl::Status& status, const RequestStats& stats) {
   for (size_t i = 0; i < choices_.size(); ++i) CheckChoice(int(i));
   for (size_t i = 0; i < scores_.size(); ++i) CheckScore(int(i), scores_[i]);
   CheckWeights();
-  if (request_.score && status.ok() && scores_.size() < request_.score->continuations.size()) {
+  if (request_.Score() && status.ok() && scores_.size() < request_.Score()->continuations.size()) {
     Fail("OK without all scores");
   }
   is_done_ = true;
 }
 
 void SimSink::CheckChoice(int idx) {
-  const GenerateParams& params = *request_.generate;
+  const GenerateParams& params = *request_.Generate();
   const Choice& choice = choices_[size_t(idx)];
   History history(first_hash_, request_.prompt);
   TokenCounts counts;
@@ -207,7 +208,7 @@ void SimSink::CheckChoice(int idx) {
 }
 
 void SimSink::CheckPrompt() {
-  const bool is_wanted = request_.generate && request_.generate->num_prompt_logprobs >= 0;
+  const bool is_wanted = request_.Generate() && request_.Generate()->num_prompt_logprobs >= 0;
   if (!is_wanted && !prompt_.empty()) Fail("prompt log-probabilities that were not requested");
   if (is_wanted && status_.ok() && prompt_.size() + 1 != request_.prompt.size()) {
     Fail("OK without the prompt's log-probabilities");
@@ -224,7 +225,7 @@ void SimSink::CheckPrompt() {
 }
 
 void SimSink::CheckWeights() {
-  if (!request_.capture) {
+  if (!request_.Capture()) {
     if (!weights_.empty()) Fail("weights that were not requested");
     return;
   }
@@ -242,8 +243,8 @@ void SimSink::CheckWeights() {
     const RowWeights* given = nullptr;
     bool is_same = false;
   } compare;
-  const std::vector<int32_t>& rows = request_.capture->rows;
-  const std::vector<int32_t>& heads = request_.capture->heads;
+  const std::vector<int32_t>& rows = request_.Capture()->rows;
+  const std::vector<int32_t>& heads = request_.Capture()->heads;
   if (weights_.size() > rows.size() * heads.size()) return Fail("weights twice");
   if (status_.ok() && weights_.size() < rows.size() * heads.size()) Fail("OK without all weights");
   for (size_t i = 0; i < weights_.size(); ++i) {
@@ -251,7 +252,7 @@ void SimSink::CheckWeights() {
     const std::span prompt = request_.prompt;
     const History history(first_hash_, prompt.first(size_t(row) + 1));
     compare.given = &weights_[i];
-    FakeModel::GiveWeights({.layers = request_.capture->layers,
+    FakeModel::GiveWeights({.layers = request_.Capture()->layers,
                             .heads = std::span(heads).subspan(i % heads.size(), 1),
                             .sink = &compare},
                            history.Hash(), row);
@@ -260,7 +261,7 @@ void SimSink::CheckWeights() {
 }
 
 void SimSink::CheckScore(int index, const ContinuationScore& score) {
-  const std::vector<int32_t>& ids = request_.score->continuations.at(size_t(index));
+  const std::vector<int32_t>& ids = request_.Score()->continuations.at(size_t(index));
   History history(first_hash_, request_.prompt);
   double sum = 0;
   bool is_greedy = true;

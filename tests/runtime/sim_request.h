@@ -39,10 +39,7 @@ class SimSink : public OutputSink {
 
   bool IsWritable() const override { return is_writable; }
   void OnAdmitted(const RequestStats& stats) override;
-  void OnPromptLogprobs(PromptDelta delta) override;
-  void OnTokens(GenerateDelta delta) override;
-  void OnScore(ContinuationScore score) override;
-  void OnWeights(std::vector<RowWeights> rows) override;
+  void OnResult(EngineResult result) override;
   void OnDone(const absl::Status& status, const RequestStats& stats) override;
 
   bool IsDone() const { return is_done_; }
@@ -58,6 +55,14 @@ class SimSink : public OutputSink {
     std::optional<FinishReason> finish;
   };
   void Fail(const std::string& what);
+  void Record(PromptDelta delta);
+  void Record(const GenerateDelta& delta);
+  void Record(ContinuationScore score);
+  void Record(std::vector<RowWeights> rows);
+  template <typename Result>
+  void Record(const Result& /*result*/) {
+    Fail("a result of no request");
+  }
   void CheckChoice(int choice);
   void CheckPrompt();
   void CheckScore(int index, const ContinuationScore& score);

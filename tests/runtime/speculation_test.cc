@@ -75,8 +75,8 @@ TEST(Speculation, NgramDraftsOfALoop) {
   options.speculative_method = SpeculativeMethod::kNgram;
   options.adapts_speculation = false;
   Request request = Generate(Ids(20, 1), 60);
-  request.generate->sampling.allowed_ids = {7};  // the text is a loop of one token
-  request.generate->num_logprobs = 2;
+  request.Generate()->sampling.allowed_ids = {7};  // the text is a loop of one token
+  request.Generate()->num_logprobs = 2;
   SteppedEngine engine(options);
   const Submitted submitted = engine.Submit(request);
   engine.RunAll();
@@ -85,13 +85,41 @@ TEST(Speculation, NgramDraftsOfALoop) {
   EXPECT_EQ(engine.Stats().num_accepted_tokens, engine.Stats().num_draft_tokens);
 }
 
+// Where the draft repeats a banned sequence, its last token is not accepted.
+TEST(Speculation, BannedSequencesAreNotInTheOutput) {
+  EngineOptions options = SmallOptions();
+  options.speculative_method = SpeculativeMethod::kNgram;
+  options.adapts_speculation = false;
+  Request request = Generate(Ids(20, 1), 60);
+  SamplingParams& sampling = request.Generate()->sampling;
+  sampling.temperature = 0;
+  sampling.allowed_ids = {7, 8, 9};
+  sampling.logit_bias = {{7, 100.0f}, {8, 50.0f}};
+  request.Generate()->banned_sequences = {{7, 7, 7}, {8, 7, 7, 8}};
+  request.Generate()->num_logprobs = 2;
+  SteppedEngine engine(options);
+  const Submitted submitted = engine.Submit(request);
+  engine.RunAll();
+  ExpectEqualBits(*submitted.sink, *RunAlone(request, SmallOptions()), request);
+  EXPECT_GT(engine.Stats().num_accepted_tokens, 0);
+  // 7 is the best unless 7 7 precedes it; then 8 is, unless 8 7 7 does: then 9.
+  std::vector<int32_t> ids;
+  for (const TokenResult& token : submitted.sink->At(0).tokens) ids.push_back(token.id);
+  ASSERT_EQ(ids.size(), 60u);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const bool banned = i >= 2 && ids[i - 1] == 7 && ids[i - 2] == 7;
+    const bool also_8 = banned && i >= 3 && ids[i - 3] == 8;
+    EXPECT_EQ(ids[i], !banned ? 7 : also_8 ? 9 : 8) << i;
+  }
+}
+
 TEST(Speculation, TheRequestBoundsItsDrafts) {
   for (const int bound : {0, 2}) {
     OracleProposer proposer(0);
     SteppedEngine engine(Speculating(&proposer, 9));
     proposer.engine = &engine.Get();
     Request request = Generate(Ids(20, 1), 31);
-    request.generate->speculative_tokens = bound;
+    request.Generate()->speculative_tokens = bound;
     const Submitted submitted = engine.Submit(std::move(request));
     engine.RunAll();
     EXPECT_EQ(engine.Stats().num_steps, 1 + 30 / (1 + bound));
@@ -137,7 +165,7 @@ TEST(Speculation, PreemptedSequencesHaveTheSameBits) {
     std::vector<Submitted> submitted;
     for (int i = 0; i < 4; ++i) {
       requests.push_back(Generate(Ids(10, i), 150, uint64_t(i)));
-      requests.back().generate->num_logprobs = 1;
+      requests.back().Generate()->num_logprobs = 1;
       submitted.push_back(engine.Submit(requests.back()));
     }
     engine.RunAll();
@@ -230,7 +258,7 @@ TEST(Speculation, NanOfTheTextIsAnErrorAfterTheSameTokens) {
     // The poisoned id is never drawn by the fake model, so the request allows nothing else there.
     engine.fake.model->poison_id = ids[poisoned];
     Request biased = request;
-    biased.generate->sampling.logit_bias = {{ids[poisoned], 2e4f}};
+    biased.Generate()->sampling.logit_bias = {{ids[poisoned], 2e4f}};
     sinks.push_back(engine.Submit(biased).sink);
     engine.RunAll();
     EXPECT_EQ(sinks.back()->Status()->code(), absl::StatusCode::kDataLoss);

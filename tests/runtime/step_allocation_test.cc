@@ -17,9 +17,9 @@ namespace {
 class DiscardingSink : public OutputSink {
  public:
   void OnAdmitted(const RequestStats&) override {}
-  void OnTokens(GenerateDelta delta) override {
+  void OnResult(EngineResult result) override {
     ++num_deltas;
-    num_tokens += int(delta.tokens.size());
+    num_tokens += int(std::get<GenerateDelta>(result).tokens.size());
   }
   void OnDone(const absl::Status&, const RequestStats&) override {}
 
@@ -31,8 +31,8 @@ class DiscardingSink : public OutputSink {
 void SubmitThree(Engine& engine, const std::shared_ptr<OutputSink>& sink) {
   for (int i = 0; i < 3; ++i) {
     Request request = Generate(Ids(20, i), 200, uint64_t(i));
-    if (i == 0) request.generate->sampling.temperature = 0;
-    if (i == 1) request.generate->sampling.top_p = 0.9f;
+    if (i == 0) request.Generate()->sampling.temperature = 0;
+    if (i == 1) request.Generate()->sampling.top_p = 0.9f;
     ASSERT_TRUE(engine.Submit(std::move(request), sink).ok());
   }
 }

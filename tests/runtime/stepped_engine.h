@@ -90,7 +90,7 @@ inline std::vector<int32_t> Ids(int count, int32_t salt) {
 // EOS would end most texts early in a vocabulary of 64 tokens, so requests ignore it.
 inline Request Generate(std::vector<int32_t> prompt, int max_tokens, uint64_t seed = 1) {
   Request request{.prompt = std::move(prompt)};
-  request.generate =
+  request.params =
       GenerateParams{.sampling = {.seed = seed}, .max_tokens = max_tokens, .ignore_eos = true};
   return request;
 }
@@ -98,7 +98,7 @@ inline Request Generate(std::vector<int32_t> prompt, int max_tokens, uint64_t se
 inline Request Score(std::vector<int32_t> context,
                      std::vector<std::vector<int32_t>> continuations) {
   Request request{.prompt = std::move(context)};
-  request.score = ScoreParams{.continuations = std::move(continuations), .num_logprobs = 3};
+  request.params = ScoreParams{.continuations = std::move(continuations), .num_logprobs = 3};
   return request;
 }
 

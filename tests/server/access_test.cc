@@ -182,15 +182,15 @@ TEST_F(AccessTest, SequencesAndPriorityOfAKeyAreBounded) {
     return Generate(server.Stub(), request, context).status;
   };
   request.set_n(3);
-  EXPECT_EQ(generate(kUser).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(generate(kUser).error_message(),
-            "n = 3 sequences and the 0 of key alice's other requests are 3, over its "
-            "max-sequences = 2");
+  EXPECT_EQ(generate(kUser).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(generate(kUser).error_message(), "n = 3 is over max-sequences = 2 of key alice");
   EXPECT_TRUE(generate(kAdmin).ok());
   request.set_n(2);
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(generate(kUser).ok()) << "no call counts the one before";
   request.set_priority(1);
+  EXPECT_EQ(generate(kUser).error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(generate(kUser).error_message(), "priority = 1 is over max-priority = 0 of key alice");
+  EXPECT_TRUE(generate(kUser).error_details().empty()) << "no retry can pass";
   EXPECT_TRUE(generate(kAdmin).ok());
 }
 

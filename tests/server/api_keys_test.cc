@@ -15,6 +15,7 @@
 
 #include "base/str_cat.h"
 #include "server/auth/access_control.h"
+#include "server/auth/admission_control.h"
 #include "tests/server/resident_memory.h"
 #include "tests/support/scratch_directory.h"
 
@@ -333,7 +334,8 @@ TEST(KeyUsageTest, SequencesAreBoundedUntilTheRequestsEnd) {
   EXPECT_TRUE(usage->AddRequest(4, 0).ok());
   first = RequestLease();
   EXPECT_TRUE(usage->AddRequest(20, 0).ok());
-  EXPECT_FALSE(usage->AddRequest(21, 0).ok());
+  EXPECT_EQ(usage->AddRequest(21, 0).status(),
+            absl::PermissionDeniedError("n = 21 is over max-sequences = 20 of key alice"));
 }
 
 TEST(KeyUsageTest, WaitingRequestsAreBoundedUntilTheyAreAdmitted) {
@@ -359,7 +361,7 @@ TEST(KeyUsageTest, ThePriorityHasACeiling) {
   EXPECT_TRUE(usage->AddRequest(1, 2).ok());
   EXPECT_EQ(
       usage->AddRequest(1, 3).status(),
-      absl::ResourceExhaustedError("priority = 3 is over max-priority = 2 of client 192.0.2.1"));
+      absl::PermissionDeniedError("priority = 3 is over max-priority = 2 of client 192.0.2.1"));
   usage->SetLimits({.max_priority = 3}, {.max_priority = 2});
   EXPECT_TRUE(usage->AddRequest(1, 3).ok()) << "the key's own limit";
 }
@@ -368,16 +370,70 @@ TEST(KeyUsageTest, TokensAreReservedAndRefunded) {
   KeyUsage usage("alice");
   usage.SetLimits({.tokens_per_minute = 600});
   EXPECT_EQ(
-      usage.ReserveTokens(601, kStart),
+      usage.ReserveTokens(601, kStart).status(),
       absl::ResourceExhaustedError("the request may use 601 tokens (prompts + n x max_tokens), "
                                    "and key alice has tokens-per-minute = 600"));
-  EXPECT_TRUE(usage.ReserveTokens(400, kStart).ok());
-  EXPECT_THAT(std::string(usage.ReserveTokens(300, kStart).message()),
+  const auto reserved = usage.ReserveTokens(400, kStart);
+  ASSERT_TRUE(reserved.ok());
+  EXPECT_EQ(reserved->num_tokens, 400);
+  EXPECT_THAT(std::string(usage.ReserveTokens(300, kStart).status().message()),
               HasSubstr("more than is left of tokens-per-minute = 600 of key alice"));
-  usage.RefundTokens(100);
+  usage.RefundTokens({.num_tokens = 100, .per_minute = reserved->per_minute});
   EXPECT_TRUE(usage.ReserveTokens(300, kStart).ok()) << "100 came back";
   EXPECT_FALSE(usage.ReserveTokens(1, kStart).ok());
   EXPECT_TRUE(usage.ReserveTokens(1, kStart + seconds(1)).ok()) << "10 tokens refill in a second";
+}
+
+TEST(KeyUsageTest, WhatWasReservedWithoutALimitIsNotRefunded) {
+  KeyUsage usage("alice");
+  const auto reserved = usage.ReserveTokens(500, kStart);
+  ASSERT_TRUE(reserved.ok());
+  EXPECT_EQ(reserved->num_tokens, 0);
+  usage.SetLimits({.tokens_per_minute = 600});
+  EXPECT_TRUE(usage.ReserveTokens(600, kStart).ok());
+  usage.RefundTokens(*reserved);
+  EXPECT_FALSE(usage.ReserveTokens(1, kStart).ok()) << "the other call has taken a minute's tokens";
+}
+
+TEST(KeyUsageTest, ARefundLastsAsLongAsWhatItGivesBack) {
+  KeyUsage usage("alice");
+  usage.SetLimits({.tokens_per_minute = 600});
+  const auto reserved = usage.ReserveTokens(300, kStart);  // 30 s
+  ASSERT_TRUE(reserved.ok());
+  usage.SetLimits({.tokens_per_minute = 60});
+  EXPECT_TRUE(usage.ReserveTokens(30, kStart).ok());
+  EXPECT_FALSE(usage.ReserveTokens(1, kStart).ok());
+  usage.RefundTokens(*reserved);
+  const auto later = usage.ReserveTokens(30, kStart);
+  ASSERT_TRUE(later.ok());
+  EXPECT_FALSE(usage.ReserveTokens(1, kStart).ok()) << "the other call's tokens came back, too";
+  usage.SetLimits({});
+  usage.RefundTokens(*later);
+  usage.SetLimits({.tokens_per_minute = 60});
+  EXPECT_TRUE(usage.ReserveTokens(30, kStart).ok()) << "what came back while there was no limit";
+}
+
+// The key gets its limit by a reload, while the call runs.
+TEST(AdmissionPermitTest, TokensUsedUnderALimitThatCameLaterAreCharged) {
+  const Log log("off");
+  const auto access = AccessControl::Open("", &log);
+  ASSERT_TRUE(access.ok());
+  AdmissionControl admission(2, access->get());
+  int model = 0;  // only its address is used
+  admission.Open(static_cast<LoadedModel*>(static_cast<void*>(&model)));
+  const auto usage = std::make_shared<KeyUsage>("alice");
+  {
+    auto permit = admission.Admit({}, KeyRole::kUser, {}, usage);
+    ASSERT_TRUE(permit.ok());
+    EXPECT_TRUE(permit->ReserveTokens(1'000'000'000).ok());
+    permit->CountTokens(1000);
+    usage->SetLimits({.tokens_per_minute = 600});
+    EXPECT_TRUE(usage->Acquire(Clock::now()).ok()) << "1000 tokens were free";
+    usage->Release();
+    permit->CountTokens(1'000'000);  // a day's
+  }
+  EXPECT_THAT(std::string(usage->Acquire(Clock::now()).message()),
+              HasSubstr("has used up its tokens-per-minute = 600"));
 }
 
 // No burst is larger than a minute's worth, however many calls begin at once.

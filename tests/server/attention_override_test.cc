@@ -139,6 +139,8 @@ TEST(AttentionOverrideCallTest, BadValuesNameTheFieldAndCostNothing) {
       {[](auto* change) { change->set_p(0); },
        "attention_override.p is 0; it must be in (0, 1000]"},
       {[](auto* change) { change->set_p(1001); }, "attention_override.p is 1001"},
+      {[](auto* change) { change->set_p(5e-324); },
+       "attention_override.p is 5e-324; it must be at least 1.1754943508222875e-38, the smallest"},
       {[](auto* change) { change->set_kind("lsar"); }, "attention_override.kind is \"lsar\""},
       {[](auto* change) { change->set_kind("phi"); }, "attention_override.phi is missing"},
       {[](auto* change) { change->set_kind("lssa"), change->set_p(2); }, "does not re-weight"},

@@ -206,7 +206,7 @@ class EndTest(unittest.TestCase):
         return stream
 
     def test_sigterm_drains(self):
-        server = Server()
+        server = Server("--drain-timeout", "1h")
         stream = server.stub.Generate(greedy(SECRET, 400, ignore_eos=True))
         next(stream)
         server.process.send_signal(signal.SIGTERM)

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "server/loaded_model.h"
 #include "tests/server/test_server.h"
+#include "tests/support/scratch_directory.h"
 #include "tests/support/test_device.h"
 
 namespace lssar {
@@ -32,7 +34,7 @@ class DeviceTest : public testing::TestWithParam<DeviceCase> {
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     const absl::Status loaded = server_->Load([](const ModelOptions& model) {
-      auto backend = OpenTestDevice({.name = GetParam().device});
+      auto backend = OpenTestDevice({.name = GetParam().device, .batch_invariant = true});
       EXPECT_TRUE(backend.ok()) << backend.status();
       return LoadedModel::LoadOn(*std::move(backend), model);
     });
@@ -144,6 +146,18 @@ TEST(DeviceErrorTest, AnUnsupportedKvCacheTypeNamesTheSupportedTypes) {
             "--kv-cache-dtype fp32: --device cuda-emulated supports fp16 and int8");
 }
 
+// There are no weights: config.json is enough for the refusal.
+TEST(DeviceErrorTest, AnUnsupportedKvCacheTypeIsRefusedBeforeWeightsAreRead) {
+  const ScratchDirectory directory;
+  std::filesystem::copy("tests/golden/gpt_lssar/config.json", directory.Path("config.json"));
+  ModelOptions options = TinyModel();
+  options.directory = directory.Path();
+  EXPECT_THAT(std::string(LoadOn("cuda-emulated", options).message()), HasSubstr("safetensors"));
+  options.engine.kv_cache_dtype = DType::kF32;
+  EXPECT_THAT(std::string(LoadOn("cuda-emulated", options).message()),
+              HasSubstr("--kv-cache-dtype fp32"));
+}
+
 TEST(DraftModelErrorTest, NamesTheFlagAndBothDirectories) {
   ModelOptions options = TinyModel();
   options.engine.max_model_len = 64;
@@ -198,14 +212,6 @@ TEST(DeviceErrorTest, AMissingDeviceIsReportedByItsFlag) {
   EXPECT_TRUE(status.code() == absl::StatusCode::kFailedPrecondition ||
               status.code() == absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StartsWith(status.message(), "--device cuda:999: ")) << status;
-}
-
-TEST(DeviceErrorTest, FastGemmRequiresCuda) {
-  ModelOptions options = TinyModel();
-  options.backend.fast_gemm = true;
-  const absl::Status status = LoadedModel::Load(options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("--gemm fast"));
 }
 
 TEST(DeviceErrorTest, ThreadsRequireTheCpu) {

@@ -2,10 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "kernels/float_bits.h"
 #include "tests/server/test_server.h"
 
 namespace lssar {
@@ -33,8 +37,17 @@ Embedded Embed(v1::Inference::Stub& stub, const v1::EmbedRequest& request) {
     const v1::EmbeddingVectors& vectors = reply.vectors();
     std::vector<float>& values = embedded.values[vectors.input()];
     EXPECT_GT(vectors.size(), 0);
-    EXPECT_EQ(int(values.size()), vectors.first() * vectors.size()) << "in order, without gaps";
+    EXPECT_EQ(vectors.num_layers(), request.layers_size());
+    EXPECT_EQ(int(values.size()),
+              vectors.first() * vectors.size() * std::max(1, vectors.num_layers()))
+        << "in order, without gaps";
     values.insert(values.end(), vectors.values().begin(), vectors.values().end());
+    EXPECT_EQ(vectors.fp16_values().empty(), request.dtype() != "fp16");
+    for (size_t i = 0; i < vectors.fp16_values().size(); i += 2) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, &vectors.fp16_values()[i], 2);
+      values.push_back(FloatFromF16(bits));
+    }
     embedded.sizes[vectors.input()] = vectors.size();
   }
   embedded.status = reader->Finish();
@@ -93,6 +106,70 @@ TEST(EmbedTest, AppliesTheHeadThatTheCheckpointHas) {
   ASSERT_TRUE(server.Stub().GetInfo(&context, {}, &facts).ok());
   EXPECT_EQ(facts.num_head_outputs(), 1);
   EXPECT_EQ(embedded.sizes.at(0), 1);
+}
+
+TEST(EmbedTest, LayersPositionsAndHalfPrecision) {
+  TestServer server;
+  v1::EmbedRequest request = RequestOf({40}, v1::POOLING_TOKEN);
+  for (const int layer : {1, -1, 0}) request.add_layers(layer);
+  const Embedded all = Embed(server.Stub(), request);
+  ASSERT_TRUE(all.status.ok()) << all.status.error_message();
+  const std::vector<float>& values = all.values.at(0);
+  const auto size = size_t(all.sizes.at(0));
+  ASSERT_EQ(values.size(), 40 * 3 * size);
+  const auto token = [&](size_t position) {
+    const auto first = values.begin() + std::ptrdiff_t(position * 3 * size);
+    return std::vector<float>(first, first + std::ptrdiff_t(3 * size));
+  };
+
+  v1::EmbedRequest chosen = request;
+  for (const int position : {-1, 7, 39, 0}) chosen.add_positions(position);
+  std::vector<float> expected = token(0);
+  for (const size_t position : {7, 39}) {
+    for (const float value : token(position)) expected.push_back(value);
+  }
+  EXPECT_EQ(Embed(server.Stub(), chosen).values.at(0), expected);
+
+  chosen.set_dtype("fp16");
+  for (float& value : expected) value = FloatFromF16(F16FromFloat(value));
+  EXPECT_EQ(Embed(server.Stub(), chosen).values.at(0), expected);
+}
+
+TEST(EmbedTest, LayersAndPositionsAreChecked) {
+  TestServer server;  // its model has one block
+  const auto refused = [&](const auto& change) {
+    v1::EmbedRequest request = RequestOf({40, 9}, v1::POOLING_TOKEN);
+    change(request);
+    const grpc::Status status = Embed(server.Stub(), request).status;
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  EXPECT_THAT(refused([](auto& request) { request.add_layers(2); }),
+              HasSubstr("layers[0] is 2; it must be in [-1, 1]"));
+  EXPECT_THAT(refused([](auto& request) { request.add_layers(-2); }), HasSubstr("layers[0] is -2"));
+  EXPECT_THAT(refused([](auto& request) {
+                request.add_layers(0);
+                request.add_layers(0);
+              }),
+              HasSubstr("layers[1] is 0; it must be there once"));
+  EXPECT_THAT(refused([](auto& request) {
+                request.set_apply_head(true);
+                request.add_layers(0);
+              }),
+              HasSubstr("apply_head"));
+  EXPECT_THAT(refused([](auto& request) { request.add_positions(20); }),
+              HasSubstr("positions[0] is 20; it must be in [-9, 9): inputs[1] has 9 tokens"));
+  EXPECT_THAT(refused([](auto& request) {
+                request.set_pooling(v1::POOLING_LAST);
+                request.add_positions(0);
+              }),
+              HasSubstr("positions is set"));
+  EXPECT_THAT(refused([](auto& request) {
+                for (int i = 0; i < 5000; ++i) request.add_positions(0);
+              }),
+              HasSubstr("positions has 5000 entries"));
+  EXPECT_THAT(refused([](auto& request) { request.set_dtype("bf16"); }),
+              HasSubstr("dtype is \"bf16\"; it must be \"fp32\" or \"fp16\""));
 }
 
 TEST(EmbedTest, BadRequestsNameTheField) {

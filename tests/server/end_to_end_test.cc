@@ -24,6 +24,7 @@ using ::testing::Not;
 ServerOptions ZooOptions(const std::string& device = "cpu") {
   ServerOptions options;
   options.model.backend.name = device;
+  options.model.backend.batch_invariant = true;
   options.model.directory = kZooDirectory;
   options.model.engine.max_model_len = 2048;
   options.listen = "127.0.0.1:0";
@@ -69,7 +70,7 @@ std::map<std::string, Served>* EndToEndTest::served_ = nullptr;
 
 std::vector<std::string> Devices() {
   std::vector<std::string> devices = {"cpu"};
-  if (MakeBackend({.name = "cuda"}).ok()) devices.emplace_back("cuda");
+  if (MakeBackend({.name = "cuda", .batch_invariant = true}).ok()) devices.emplace_back("cuda");
   return devices;
 }
 

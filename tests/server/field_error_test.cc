@@ -31,7 +31,7 @@ TEST(FieldErrorTest, HttpHasNamesOfItsOwn) {
   EXPECT_EQ(in_http("tokens.ids[1]"), "input[1]");
   EXPECT_EQ(in_http("inputs[2].text"), "input[2].text");
   EXPECT_EQ(in_http("text"), "input");
-  EXPECT_EQ(in_http("chat.messages[0].role"), "messages[0].role");
+  EXPECT_EQ(in_http("chat.messages[0].role"), "input[0].role") << "messages, where it is them";
   EXPECT_EQ(in_http("prompt_logprobs"), "prompt_logprobs") << "it only begins like prompt";
   EXPECT_EQ(in_http("n"), "n");
   EXPECT_EQ(WithHttpNames(RefusedField("chat", "no user"), "messages").message(),

@@ -171,7 +171,7 @@ TEST(GenerateTest, AnInvalidFieldFailsBeforeTheFirstMessage) {
   request.mutable_sampling()->set_top_p(1.5f);
   const Generated generated = Generate(server.Stub(), request);
   EXPECT_EQ(generated.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(generated.status.error_message(), "sampling.top_p is 1.5; it must be in (0, 1]");
+  EXPECT_EQ(generated.status.error_message(), "sampling.top_p is 1.5; it must be in [0, 1]");
   EXPECT_TRUE(generated.replies.empty());
 }
 

@@ -77,7 +77,7 @@ TEST(SubRequestsTest, ItemsForWhichThereIsNoMemoryEndTheCall) {
     SubRequests items(&context, &owner);
     std::vector<SubRequest> two(2);
     two[0].request.prompt.resize(10);
-    two[1].request.score = ScoreParams{.continuations = {std::vector<int32_t>(2'000)}};
+    two[1].request.params = ScoreParams{.continuations = {std::vector<int32_t>(2'000)}};
     items.Start(std::move(two));
     ASSERT_TRUE(owner.end);
     EXPECT_TRUE(absl::IsResourceExhausted(*owner.end)) << *owner.end;

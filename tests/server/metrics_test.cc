@@ -47,6 +47,7 @@ TEST(ServerMetricsTest, ThePageMatchesTheGoldenFile) {
       .is_ready = true,
       .max_calls = 1024,
       .certificate_end = absl::FromUnixSeconds(2'000'000'000),
+      .has_failed_reload = true,
       .keys = {{"alice", {.num_calls = 3, .num_refused = 1, .num_tokens = 500}}, {"bob", {}}},
       .model = ServerStatus::Model{.name = "lssar-6m",
                                    .checkpoint_hash = "0123456789abcdef",
@@ -71,6 +72,7 @@ TEST(ServerMetricsTest, WhileLoadingThereIsNoModel) {
   EXPECT_EQ(ValueOf(text, "lssar_state{state=\"loading\"}"), "1");
   EXPECT_EQ(ValueOf(text, "lssar_state{state=\"serving\"}"), "0");
   EXPECT_EQ(ValueOf(text, "lssar_ready"), "0");
+  EXPECT_EQ(ValueOf(text, "lssar_last_reload_successful"), "1");
   for (const char* absent :
        {"lssar_max_model_len", "lssar_tls_certificate_end_timestamp_seconds"}) {
     EXPECT_EQ(ValueOf(text, absent), "none");
@@ -91,21 +93,22 @@ TEST(ServerMetricsTest, TheProcessIsThisOne) {
 }
 
 TEST(MetricsTest, EngineMetricsComeFromEngineStats) {
-  EngineStats stats = {.num_running = 3,
-                       .num_waiting = 2,
-                       .num_pages = 100,
-                       .num_free_pages = 20,
-                       .num_cached_pages = 30,
-                       .num_prompt_tokens = 1000,
-                       .num_generated_tokens = int64_t{1} << 40,
-                       .num_preemptions = 4,
-                       .num_prefix_cache_queries = 800,
-                       .num_prefix_cache_hits = 640,
-                       .num_draft_tokens = 70,
-                       .num_accepted_tokens = 60,
-                       .num_draft_model_pages = 40,
-                       .num_free_draft_model_pages = 30,
-                       .num_draft_model_failures = 2};
+  EngineStats stats;
+  stats.num_running = 3;
+  stats.num_waiting = 2;
+  stats.num_pages = 100;
+  stats.num_free_pages = 20;
+  stats.num_cached_pages = 30;
+  stats.num_prompt_tokens = 1000;
+  stats.num_generated_tokens = int64_t{1} << 40;
+  stats.num_preemptions = 4;
+  stats.num_prefix_cache_queries = 800;
+  stats.num_prefix_cache_hits = 640;
+  stats.num_draft_tokens = 70;
+  stats.num_accepted_tokens = 60;
+  stats.num_draft_model_pages = 40;
+  stats.num_free_draft_model_pages = 30;
+  stats.num_draft_model_failures = 2;
   stats.attention = {.num_value_rows = 5000, .num_value_rows_read = 600};
   const std::string text = Metrics().Text(stats);
   EXPECT_EQ(ValueOf(text, "lssar_num_requests_running"), "3");
@@ -122,6 +125,27 @@ TEST(MetricsTest, EngineMetricsComeFromEngineStats) {
   EXPECT_EQ(ValueOf(text, "lssar_draft_model_failures_total"), "2");
   EXPECT_EQ(ValueOf(text, "lssar_attention_value_rows_total"), "5000");
   EXPECT_EQ(ValueOf(text, "lssar_attention_value_rows_read_total"), "600");
+}
+
+TEST(MetricsTest, NamesAndLabelsOfVllm) {
+  Metrics metrics;
+  for (const FinishReason finish :
+       {FinishReason::kEos, FinishReason::kStopString, FinishReason::kLength}) {
+    metrics.OnEnd({.finish = finish});
+  }
+  metrics.OnStep(3);
+  const std::string text = metrics.Text({.num_running = 2}, "org/model");
+  const std::string labels = "engine=\"0\",model_name=\"org/model\"";
+  EXPECT_EQ(ValueOf(text, "vllm:num_requests_running{" + labels + "}"), "2");
+  EXPECT_EQ(ValueOf(text, "vllm:request_success_total{" + labels + ",finished_reason=\"stop\"}"),
+            "2");
+  EXPECT_EQ(ValueOf(text, "vllm:request_success_total{" + labels + ",finished_reason=\"length\"}"),
+            "1");
+  EXPECT_EQ(ValueOf(text, "vllm:iteration_tokens_total_count{" + labels + "}"), "1");
+  EXPECT_EQ(text.find("lssar_num_requests_running"), std::string::npos);
+  // Without a counterpart.
+  EXPECT_EQ(ValueOf(text, "lssar_draft_model_failures_total"), "0");
+  EXPECT_EQ(ValueOf(text, "lssar_connections{port=\"http\"}"), "0");
 }
 
 TEST(MetricsTest, EventsAreCountedInTheirBuckets) {

@@ -85,6 +85,9 @@ TEST(OptionsTest, EveryFlagSetsItsOption) {
                                   "--max-model-len=4096",
                                   "--max-num-seqs=3",
                                   "--max-queued-requests=5",
+                                  "--max-n=100",
+                                  "--served-model-name=org/model,other",
+                                  "--metrics-prefix=vllm",
                                   "--max-num-batched-tokens=128",
                                   "--page-size=32",
                                   "--kv-cache-dtype=fp32",
@@ -101,12 +104,15 @@ TEST(OptionsTest, EveryFlagSetsItsOption) {
                                   "--kv-cache-memory=512M",
                                   "--dtype=bf16",
                                   "--device=cuda:3",
-                                  "--gemm=fast",
+                                  "--batch-invariant",
                                   "--threads=2",
                                   "--drain-timeout=1m30s",
                                   "--step-timeout=90",
                                   "--log-level=warning"});
   ASSERT_FALSE(line.exit_code.has_value()) << line.text;
+  EXPECT_EQ(line.options.model.max_choices, 100);
+  EXPECT_THAT(line.options.model.served_names, ElementsAre("org/model", "other"));
+  EXPECT_TRUE(line.options.vllm_metrics);
   EXPECT_EQ(line.options.listen, "0.0.0.0:0");
   EXPECT_EQ(line.options.http_listen, "[::1]:9");
   EXPECT_EQ(line.options.drain_timeout, absl::Seconds(90));
@@ -114,7 +120,7 @@ TEST(OptionsTest, EveryFlagSetsItsOption) {
   EXPECT_EQ(line.options.log_level, "warning");
   EXPECT_EQ(line.options.model.dtype, DType::kBF16);
   EXPECT_EQ(line.options.model.backend.name, "cuda:3");
-  EXPECT_TRUE(line.options.model.backend.fast_gemm);
+  EXPECT_TRUE(line.options.model.backend.batch_invariant);
   EXPECT_EQ(line.options.model.backend.num_threads, 2);
   const EngineOptions& engine = line.options.model.engine;
   EXPECT_EQ(engine.max_model_len, 4096);
@@ -258,6 +264,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--max-model-len", "9x"}, {"--max-model-len", "\"9x\""}},
         BadLine{{"--model", "D", "--max-num-seqs", "0"}, {"--max-num-seqs", "in [1, 1024]"}},
         BadLine{{"--model", "D", "--max-queued-requests", "65537"}, {"in [1, 65536]"}},
+        BadLine{{"--model", "D", "--max-n", "1025"}, {"--max-n", "in [1, 1024]"}},
+        BadLine{{"--model", "D", "--metrics-prefix", "sglang"}, {"one of lssar, vllm"}},
+        BadLine{{"--model", "D", "--served-model-name", "a,,b"},
+                {"--served-model-name", "org/model"}},
+        BadLine{{"--model", "D", "--served-model-name", "a b"}, {"letters, digits"}},
+        BadLine{{"--model", "D", "--served-model-name", "a,b,a"}, {"the name a twice"}},
         BadLine{{"--model", "D", "--max-num-batched-tokens", "16385"},
                 {"--max-num-batched-tokens", "in [1, 16384]"}},
         BadLine{{"--model", "D", "--page-size", "17"}, {"--page-size", "one of 16, 32, 64"}},
@@ -273,7 +285,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--device", "cuda:"}, {"\"cuda:\"", "cuda:N"}},
         BadLine{{"--model", "D", "--device", "cuda:-1"}, {"\"cuda:-1\"", "cuda:N"}},
         BadLine{{"--model", "D", "--device", "cuda:one"}, {"\"cuda:one\"", "cuda:N"}},
-        BadLine{{"--model", "D", "--gemm", "rough"}, {"\"rough\"", "one of exact, fast"}},
         BadLine{{"--model", "D", "--threads", "-1"}, {"--threads", "in [0, 1024]"}},
         BadLine{{"--model", "D", "--drain-timeout", "2h"}, {"--drain-timeout", "[0, 1h]"}},
         BadLine{{"--model", "D", "--drain-timeout", "nan"}, {"--drain-timeout", "[0, 1h]"}},

@@ -102,7 +102,7 @@ TEST_F(ParseBoundsTest, ScoreTokenizesAContextOnce) {
   for (const int i : {0, 1, 2, 1023}) {
     const std::vector<int32_t> whole = WithBos(Encode(context + item.continuations(i).text()));
     const auto num_context = std::ptrdiff_t(std::min(prompt.size(), whole.size()));
-    EXPECT_EQ(parsed->items[0].score->continuations[size_t(i)],
+    EXPECT_EQ(parsed->items[0].Score()->continuations[size_t(i)],
               std::vector<int32_t>(whole.begin() + num_context, whole.end()))
         << i;
   }
@@ -192,7 +192,7 @@ TEST_F(ParseBoundsTest, AnErrorQuotesAFewBytesOfAUsersValue) {
     const auto json = ParseJson(body);
     if (!json.ok()) return json.status();
     absl::Status status = ReadCompletion(*json, Context()).status();
-    if (status.ok()) status = ReadEmbedding(*json, Zoo()).status();
+    if (status.ok()) status = ReadEmbedding(*json).status();
     return status;
   };
   for (const std::string& body :

@@ -25,10 +25,10 @@ TEST_F(ParseCaptureTest, DefaultsAreTheLastRowAndAllHeadsOfAllLayers) {
   const auto request = ParseCapture(TenTokens(), Context());
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_THAT(request->prompt, ElementsAre(10, 11, 12, 13, 14, 15, 16, 17, 18, 19));
-  EXPECT_THAT(request->capture->layers, ElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_THAT(request->capture->heads, ElementsAre(0, 1, 2, 3));
-  EXPECT_THAT(request->capture->rows, ElementsAre(9));
-  EXPECT_EQ(request->capture->top_k, 0);
+  EXPECT_THAT(request->Capture()->layers, ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(request->Capture()->heads, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(request->Capture()->rows, ElementsAre(9));
+  EXPECT_EQ(request->Capture()->top_k, 0);
   EXPECT_TRUE(request->use_prefix_cache);
 }
 
@@ -43,10 +43,10 @@ TEST_F(ParseCaptureTest, IndicesAreSortedAndUnique) {
   message.set_cache_salt("salt");
   const auto request = ParseCapture(message, Context());
   ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_THAT(request->capture->layers, ElementsAre(2, 5));
-  EXPECT_THAT(request->capture->heads, ElementsAre(0, 3));
-  EXPECT_THAT(request->capture->rows, ElementsAre(0, 4, 9));
-  EXPECT_EQ(request->capture->top_k, 7);
+  EXPECT_THAT(request->Capture()->layers, ElementsAre(2, 5));
+  EXPECT_THAT(request->Capture()->heads, ElementsAre(0, 3));
+  EXPECT_THAT(request->Capture()->rows, ElementsAre(0, 4, 9));
+  EXPECT_EQ(request->Capture()->top_k, 7);
   EXPECT_EQ(request->priority, 3);
   EXPECT_FALSE(request->use_prefix_cache);
   EXPECT_EQ(request->cache_salt, "salt");

@@ -59,7 +59,7 @@ TEST_F(ParseRequestTest, UnsetFieldsHaveTheDocumentedDefaults) {
   const auto call = ParseGenerate(HelloRequest(), Context());
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_EQ(call->request.prompt, WithBos(Encode("Hello")));
-  const GenerateParams& params = call->request.generate.value();
+  const GenerateParams& params = *call->request.Generate();
   EXPECT_EQ(params.sampling.temperature, 1.0f);
   EXPECT_EQ(params.sampling.top_k, 0);
   EXPECT_EQ(params.sampling.top_p, 1.0f);
@@ -72,6 +72,8 @@ TEST_F(ParseRequestTest, UnsetFieldsHaveTheDocumentedDefaults) {
   EXPECT_EQ(params.max_tokens, kMaxModelLen - static_cast<int>(call->request.prompt.size()));
   EXPECT_EQ(params.min_tokens, 0);
   EXPECT_FALSE(params.ignore_eos);
+  EXPECT_FALSE(params.includes_stop);
+  EXPECT_TRUE(params.skips_special_tokens);
   EXPECT_EQ(params.speculative_tokens, 64);
   EXPECT_EQ(params.num_logprobs, -1);
   EXPECT_EQ(params.num_prompt_logprobs, -1);
@@ -87,7 +89,7 @@ TEST_F(ParseRequestTest, MaxTokensDefaultsTo256IfTheContextAllows) {
   context.max_model_len = 4096;
   const auto call = ParseGenerate(HelloRequest(), context);
   ASSERT_TRUE(call.ok()) << call.status();
-  EXPECT_EQ(call->request.generate->max_tokens, 256);
+  EXPECT_EQ(call->request.Generate()->max_tokens, 256);
 }
 
 TEST_F(ParseRequestTest, SetFieldsAreKeptIncludingZeros) {
@@ -108,6 +110,8 @@ TEST_F(ParseRequestTest, SetFieldsAreKeptIncludingZeros) {
   request.set_max_tokens(10);
   request.set_min_tokens(10);
   request.set_ignore_eos(true);
+  request.set_include_stop_str_in_output(true);
+  request.set_skip_special_tokens(false);
   request.add_stop_strings("\n");
   request.add_stop_token_ids(9);
   request.set_n(16);
@@ -121,7 +125,7 @@ TEST_F(ParseRequestTest, SetFieldsAreKeptIncludingZeros) {
   request.set_cache_salt(std::string(128, 's'));
   const auto call = ParseGenerate(request, Context());
   ASSERT_TRUE(call.ok()) << call.status();
-  const GenerateParams& params = *call->request.generate;
+  const GenerateParams& params = *call->request.Generate();
   EXPECT_EQ(params.sampling.temperature, 0.0f);
   EXPECT_EQ(params.sampling.top_k, 5);
   EXPECT_EQ(params.sampling.top_p, 0.5f);
@@ -136,6 +140,8 @@ TEST_F(ParseRequestTest, SetFieldsAreKeptIncludingZeros) {
   EXPECT_EQ(params.max_tokens, 10);
   EXPECT_EQ(params.min_tokens, 10);
   EXPECT_TRUE(params.ignore_eos);
+  EXPECT_TRUE(params.includes_stop);
+  EXPECT_FALSE(params.skips_special_tokens);
   EXPECT_THAT(params.stop_strings, ElementsAre("\n"));
   EXPECT_THAT(params.stop_ids, ElementsAre(9));
   EXPECT_EQ(params.num_choices, 16);
@@ -168,7 +174,7 @@ TEST_F(ParseRequestTest, ChatIsRenderedAndAddsItsStopStrings) {
   const auto call = ParseGenerate(request, Context());
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_EQ(call->request.prompt, WithBos(Encode("<|user|>Hi<|assistant|>")));
-  EXPECT_THAT(call->request.generate->stop_strings, ElementsAre("\n", "<|user|>"));
+  EXPECT_THAT(call->request.Generate()->stop_strings, ElementsAre("\n", "<|user|>"));
 }
 
 // One field out of range and a substring of the message.
@@ -218,8 +224,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad("TemperatureInf", &S::set_temperature, kInf, "sampling.temperature is inf;"),
         Bad("TopKLow", &S::set_top_k, -1, "sampling.top_k is -1; it must be in [0, 4096]"),
         Bad("TopKHigh", &S::set_top_k, 4097, "sampling.top_k is 4097;"),
-        Bad("TopPZero", &S::set_top_p, 0.0f, "sampling.top_p is 0; it must be in (0, 1]"),
-        Bad("TopPHigh", &S::set_top_p, 1.5f, "sampling.top_p is 1.5; it must be in (0, 1]"),
+        Bad("TopPLow", &S::set_top_p, -0.25f, "sampling.top_p is -0.25; it must be in [0, 1]"),
+        Bad("TopPHigh", &S::set_top_p, 1.5f, "sampling.top_p is 1.5; it must be in [0, 1]"),
         Bad("TopPNan", &S::set_top_p, kNan, "sampling.top_p is nan;"),
         Bad("MinPLow", &S::set_min_p, -0.25f, "sampling.min_p is -0.25; it must be in [0, 1]"),
         Bad("MinPHigh", &S::set_min_p, 1.25f, "sampling.min_p is 1.25;"),
@@ -415,12 +421,12 @@ TEST_F(ParseRequestTest, DetokenizeNamesTheIdOutOfRange) {
 
 // Checks the guarantees that the engine relies on.
 void CheckPromises(const ParsedGenerate& call) {
-  const GenerateParams& params = call.request.generate.value();
+  const GenerateParams& params = *call.request.Generate();
   ASSERT_FALSE(call.request.prompt.empty());
   ASSERT_GE(params.max_tokens, 1);
   ASSERT_LE(std::ssize(call.request.prompt) + params.max_tokens, kMaxModelLen);
   ASSERT_GE(params.sampling.temperature, 0.0f);
-  ASSERT_GT(params.sampling.top_p, 0.0f);
+  ASSERT_GE(params.sampling.top_p, 0.0f);
   ASSERT_LE(params.sampling.top_p, 1.0f);
   ASSERT_GT(params.sampling.repetition_penalty, 0.0f);
   ASSERT_GE(params.num_choices, 1);
@@ -469,6 +475,67 @@ TEST_F(ParseRequestTest, RandomBytesNeverBreakTheParsersGuarantees) {
     if (score.ParseFromString(bytes)) ParseScore(score, Context()).IgnoreError();
   }
   EXPECT_GT(num_parsed, 100);
+}
+
+TEST_F(ParseRequestTest, BadWordsAreBannedAsTheyAreAndWithASpace) {
+  v1::GenerateRequest request = HelloRequest();
+  request.mutable_sampling()->add_bad_words("dog");
+  request.mutable_sampling()->add_bad_words("elephant's house");
+  const auto call = ParseGenerate(request, Context());
+  ASSERT_TRUE(call.ok()) << call.status();
+  const GenerateParams& params = *call->request.Generate();
+  // The tokenizer adds a space to a text.
+  EXPECT_EQ(params.sampling.banned_ids, Encode("dog"));
+  EXPECT_THAT(params.banned_sequences, ElementsAre(Encode("elephant's house")));
+
+  request.mutable_sampling()->add_bad_words("");
+  EXPECT_THAT(ParseGenerate(request, Context()).status().message(),
+              HasSubstr("sampling.bad_words[2] has 0 bytes; it must have 1 to 256"));
+  request.mutable_sampling()->set_bad_words(2, " ");
+  EXPECT_THAT(ParseGenerate(request, Context()).status().message(),
+              HasSubstr("sampling.bad_words[2] has no token"));
+  request.mutable_sampling()->mutable_bad_words()->RemoveLast();
+  request.mutable_sampling()->add_allowed_token_ids(Encode("elephant's house").back());
+  EXPECT_THAT(ParseGenerate(request, Context()).status().message(),
+              HasSubstr("sampling.bad_words has 2 entries, whose last tokens leave no id"));
+}
+
+TEST_F(ParseRequestTest, TheServerBoundsTheChoices) {
+  v1::GenerateRequest request = HelloRequest();
+  request.set_n(17);
+  EXPECT_THAT(ParseGenerate(request, Context()).status().message(),
+              HasSubstr("n is 17; it must be in [1, 16]"));
+  ParseContext context = Context();
+  context.max_choices = 100;
+  EXPECT_TRUE(ParseGenerate(request, context).ok());
+}
+
+TEST_F(ParseRequestTest, AChatMayContinueItsLastMessage) {
+  v1::GenerateRequest request;
+  const auto add = [&](const char* role, const std::string& content) {
+    v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+    message.set_role(role);
+    message.set_content(content);
+  };
+  add("user", "Hi");
+  const auto prompt = [&]() -> std::string {
+    const auto call = ParseGenerate(request, Context());
+    if (!call.ok()) return std::string(call.status().message());
+    return Decode(*Zoo().tokenizer, call->request.prompt);
+  };
+  EXPECT_EQ(prompt(), "<|user|>Hi<|assistant|>");
+  request.mutable_chat()->set_add_generation_prompt(false);
+  EXPECT_EQ(prompt(), "<|user|>Hi");
+  add("assistant", "Once upon ");
+  request.mutable_chat()->clear_add_generation_prompt();
+  EXPECT_EQ(prompt(), "<|user|>Hi<|assistant|>Once upon <|assistant|>");
+  request.mutable_chat()->set_continue_final_message(true);
+  EXPECT_EQ(prompt(), "<|user|>Hi<|assistant|>Once upon ");
+  request.mutable_chat()->set_add_generation_prompt(true);
+  EXPECT_THAT(prompt(), HasSubstr("chat.add_generation_prompt is true; it must be false"));
+  request.mutable_chat()->clear_add_generation_prompt();
+  request.mutable_chat()->mutable_messages(1)->set_content(" \n");
+  EXPECT_THAT(prompt(), HasSubstr("ends with a message without text"));
 }
 
 TEST_F(ParseRequestTest, MinTokensNeedsAnIdThatDoesNotEndTheText) {

@@ -30,7 +30,7 @@ TEST_F(ParseScoreTest, ScoreTokenisesContextAndContinuationAsOneString) {
   const std::vector<int32_t> context = WithBos(Encode("The cat sat on"));
   const std::vector<int32_t> whole = WithBos(Encode("The cat sat on the mat"));
   EXPECT_EQ(call->items[0].prompt, context);
-  EXPECT_EQ(call->items[0].score->continuations[0],
+  EXPECT_EQ(call->items[0].Score()->continuations[0],
             std::vector<int32_t>(whole.begin() + std::ssize(context), whole.end()));
 }
 
@@ -40,11 +40,32 @@ TEST_F(ParseScoreTest, ScoreMovesTrailingSpaceToTheContinuation) {
   const auto moved = ParseScore(PairRequest("The cat ", "sat"), Context());
   ASSERT_TRUE(moved.ok()) << moved.status();
   EXPECT_EQ(moved->items[0].prompt, plain->items[0].prompt);
-  EXPECT_EQ(moved->items[0].score->continuations, plain->items[0].score->continuations);
+  EXPECT_EQ(moved->items[0].Score()->continuations, plain->items[0].Score()->continuations);
   // As Python's rstrip: U+2003, a no-break space and a line feed are white space too.
   const auto wide = ParseScore(PairRequest("The cat\u2003\u00a0\n", "sat"), Context());
   ASSERT_TRUE(wide.ok()) << wide.status();
   EXPECT_EQ(wide->items[0].prompt, plain->items[0].prompt);
+}
+
+TEST_F(ParseScoreTest, AnItemThatCannotBeScoredLeavesTheOthers) {
+  v1::ScoreRequest request = PairRequest("The cat", " sat");
+  *request.add_items() = PairRequest("The cat", "").items(0);
+  *request.add_items() = PairRequest("The dog", " ran").items(0);
+  const auto call = ParseScore(request, Context());
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_THAT(call->item_indices, ElementsAre(0, 2));
+  EXPECT_EQ(call->items[1].prompt, WithBos(Encode("The dog")));
+  ASSERT_EQ(call->errors.size(), 1u);
+  EXPECT_EQ(call->errors.at(1).message(),
+            "items[1].continuations[0] adds no token to the context; it must add at least 1");
+  // What the whole call is over is no error of one item.
+  request.mutable_items(0)->mutable_continuations(0)->set_text("");
+  request.mutable_items(2)->mutable_continuations(0)->set_text("");
+  EXPECT_EQ(ParseScore(request, Context()).status().message(),
+            "items[0].continuations[0] adds no token to the context; it must add at least 1");
+  request.set_priority(11);
+  EXPECT_THAT(std::string(ParseScore(request, Context()).status().message()),
+              HasSubstr("priority is 11"));
 }
 
 TEST_F(ParseScoreTest, AnEmptyContextIsReplacedByBos) {
@@ -58,7 +79,7 @@ TEST_F(ParseScoreTest, AnEmptyContextIsReplacedByBos) {
   const auto call = ParseScore(unset, Context());
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_THAT(call->items[0].prompt, ElementsAre(*Zoo().config.bos_id));
-  EXPECT_THAT(call->items[0].score->continuations[0], ElementsAre(5));
+  EXPECT_THAT(call->items[0].Score()->continuations[0], ElementsAre(5));
 }
 
 TEST_F(ParseScoreTest, ScoreWithoutBosNeedsAContext) {
@@ -89,9 +110,9 @@ TEST_F(ParseScoreTest, WithDynamicNtkAContinuationsBaseDoesNotDependOnTheOthers)
       ParseScore(request, {.checkpoint = &ntk, .max_model_len = 2 * trained, .default_seed = 0});
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_THAT(call->item_indices, ElementsAre(0, 0, 1, 1));
-  EXPECT_THAT(call->items[0].score->indices, ElementsAre(0, 2));
-  EXPECT_THAT(call->items[1].score->indices, ElementsAre(1));
-  EXPECT_EQ(call->items[1].score->continuations[0].size(), 20u);
+  EXPECT_THAT(call->items[0].Score()->indices, ElementsAre(0, 2));
+  EXPECT_THAT(call->items[1].Score()->indices, ElementsAre(1));
+  EXPECT_EQ(call->items[1].Score()->continuations[0].size(), 20u);
   EXPECT_EQ(call->items[0].prompt, call->items[1].prompt);
 }
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/net/reply_socket.h"
+#include "server/net/socket_cork.h"
 #include "tests/server/poll_until.h"
 
 namespace lssar {
@@ -35,8 +35,7 @@ struct Connection {
     EXPECT_EQ(getsockname(listener.Get(), generic, &size), 0);
     client.Reset(socket(AF_INET, SOCK_STREAM, 0));
     EXPECT_EQ(connect(client.Get(), generic, size), 0);
-    server =
-        std::make_unique<ReplySocket>(FileDescriptor(accept(listener.Get(), nullptr, nullptr)));
+    server = std::make_unique<SocketCork>(FileDescriptor(accept(listener.Get(), nullptr, nullptr)));
   }
 
   void Write() const { EXPECT_EQ(send(server->Get(), "x", 1, MSG_NOSIGNAL), 1); }
@@ -49,10 +48,10 @@ struct Connection {
   }
 
   FileDescriptor client;
-  std::unique_ptr<ReplySocket> server;
+  std::unique_ptr<SocketCork> server;
 };
 
-TEST(ReplySocketTest, HoldsTheWritesOfSeveralCallsBack) {
+TEST(SocketCorkTest, HoldsTheWritesOfSeveralCallsBack) {
   const Connection connection;
   connection.server->BeginWrite();
   connection.server->BeginWrite();
@@ -77,7 +76,7 @@ class OneWrite final : public ReplyWriter::Stream {
     if (connection_ != nullptr) connection_->Write();
     ++num_writes;
   }
-  ReplySocket* Socket() const override {
+  SocketCork* Socket() const override {
     return connection_ == nullptr ? nullptr : connection_->server.get();
   }
 
@@ -112,10 +111,10 @@ TEST_F(ReplyLoopTest, WritesTheRepliesOfAStepTogether) {
   std::vector<std::shared_ptr<OneWrite>> streams;
   for (int i = 0; i < 5; ++i) streams.push_back(std::make_shared<OneWrite>(&connection));
   std::thread engine([&] {
-    loop_.EndBatch();  // from now on this is the engine's thread
+    loop_.Flush();  // from now on this is the engine's thread
     for (const auto& stream : streams) loop_.Schedule(stream);
     EXPECT_EQ(connection.Read(kShortMs), 0) << "the step has not ended";
-    loop_.EndBatch();
+    loop_.Flush();
   });
   engine.join();
   for (const auto& stream : streams) EXPECT_TRUE(WaitForWrites(*stream, 1));
@@ -130,9 +129,9 @@ TEST_F(ReplyLoopTest, EveryStreamIsWrittenFromManyThreads) {
     threads.emplace_back([&, is_engine = i == 0] {
       for (int k = 0; k < kWrites; ++k) {
         loop_.Schedule(stream);
-        if (is_engine && k % 16 == 0) loop_.EndBatch();
+        if (is_engine && k % 16 == 0) loop_.Flush();
       }
-      if (is_engine) loop_.EndBatch();
+      if (is_engine) loop_.Flush();
     });
   }
   for (std::thread& thread : threads) thread.join();

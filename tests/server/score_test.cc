@@ -145,13 +145,48 @@ TEST(ScoreTest, ACancelledCallIsRemovedFromTheEngine) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-TEST(ScoreTest, AnInvalidLaterItemFailsBeforeTheFirstMessage) {
+TEST(ScoreTest, AnInvalidItemIsItsOwnError) {
   TestServer server;
-  v1::ScoreRequest request = Request(5, 1);
-  request.mutable_items(4)->mutable_continuations(0)->mutable_tokens()->add_ids(4096);
+  const Scored all_good = Score(server.Stub(), Request(5, 2));
+  ASSERT_TRUE(all_good.status.ok()) << all_good.status.error_message();
+  v1::ScoreRequest request = Request(5, 2);
+  for (const int item : {0, 3}) {
+    request.mutable_items(item)->mutable_continuations(1)->mutable_tokens()->add_ids(4096);
+  }
+  const Scored scored = Score(server.Stub(), request);
+  ASSERT_TRUE(scored.status.ok()) << scored.status.error_message();
+  std::map<int, v1::ScoreError> errors;
+  for (const v1::ScoreReply& reply : scored.replies) {
+    if (reply.has_error()) errors[reply.error().item()] = reply.error();
+  }
+  ASSERT_EQ(errors.size(), 2u);
+  for (const int item : {0, 3}) {
+    EXPECT_EQ(errors[item].code(), int(grpc::StatusCode::INVALID_ARGUMENT));
+    EXPECT_EQ(errors[item].message(), "items[" + std::to_string(item) +
+                                          "].continuations[1].tokens.ids[2] is 4096; it must be in "
+                                          "[0, 4096)");
+  }
+  EXPECT_TRUE(scored.replies.back().has_finished());
+  // The others have the bits of a call without bad items.
+  std::vector<std::string> expected, seen;
+  for (const v1::ContinuationScore& score : all_good.Scores()) {
+    if (score.item() != 0 && score.item() != 3) expected.push_back(score.SerializeAsString());
+  }
+  for (const v1::ContinuationScore& score : scored.Scores()) {
+    seen.push_back(score.SerializeAsString());
+  }
+  EXPECT_THAT(seen, ::testing::UnorderedElementsAreArray(expected));
+}
+
+TEST(ScoreTest, WhereNoItemCanBeScoredTheCallFails) {
+  TestServer server;
+  v1::ScoreRequest request = Request(3, 1);
+  for (v1::ScoreItem& item : *request.mutable_items()) {
+    item.mutable_continuations(0)->mutable_tokens()->add_ids(-1);
+  }
   const Scored scored = Score(server.Stub(), request);
   EXPECT_EQ(scored.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(scored.status.error_message(), HasSubstr("items[4].continuations[0].tokens.ids[1]"));
+  EXPECT_THAT(scored.status.error_message(), HasSubstr("items[0].continuations[0].tokens.ids[1]"));
   EXPECT_TRUE(scored.replies.empty());
 }
 
@@ -211,6 +246,53 @@ TEST(GetInfoTest, DescribesModelAndLimits) {
   EXPECT_TRUE(reply.has_chat_template());
   EXPECT_EQ(reply.version(), LSSAR_VERSION);
   EXPECT_FALSE(reply.has_self_check_error());  // no self-check ran
+}
+
+TEST(ScoreTest, LogprobsOfChosenIdsAndOfTheVocabulary) {
+  TestServer server;
+  v1::ScoreRequest request = Request(5, 4);
+  request.set_per_token(true);
+  const auto values_of = [&] {
+    const Scored scored = Score(server.Stub(), request);
+    EXPECT_TRUE(scored.status.ok()) << scored.status.error_message();
+    std::map<std::pair<int, int>, std::vector<float>> values;
+    std::map<std::pair<int, int>, bool> has_score;
+    for (const v1::ScoreReply& reply : scored.replies) {
+      if (reply.has_score()) has_score[{reply.score().item(), reply.score().continuation()}] = true;
+      if (!reply.has_logprobs()) continue;
+      const v1::ScoreLogprobs& block = reply.logprobs();
+      const std::pair key(block.item(), block.continuation());
+      EXPECT_FALSE(has_score[key]) << "logprobs after the score";
+      std::vector<float>& all = values[key];
+      EXPECT_EQ(int(all.size()), block.first() * block.size());
+      all.insert(all.end(), block.values().begin(), block.values().end());
+    }
+    return values;
+  };
+  request.set_full_distribution(true);
+  const auto whole = values_of();
+  request.set_full_distribution(false);
+  for (const int id : {7, 2}) request.add_logprob_token_ids(id);
+  const auto chosen = values_of();
+  ASSERT_EQ(whole.size(), 20u);
+  ASSERT_EQ(chosen.size(), 20u);
+  for (const auto& [key, all] : whole) {
+    const size_t num_positions = size_t(key.second) + 1;
+    const size_t vocab = all.size() / num_positions;
+    ASSERT_EQ(chosen.at(key).size(), 2 * num_positions);
+    for (size_t i = 0; i < num_positions; ++i) {
+      EXPECT_EQ(chosen.at(key)[2 * i], all[i * vocab + 7]);
+      EXPECT_EQ(chosen.at(key)[2 * i + 1], all[i * vocab + 2]);
+    }
+  }
+  const auto message_of = [&] { return Score(server.Stub(), request).status.error_message(); };
+  request.set_full_distribution(true);
+  EXPECT_THAT(message_of(), HasSubstr("logprob_token_ids is set"));
+  request.set_full_distribution(false);
+  request.add_logprob_token_ids(-1);
+  EXPECT_THAT(message_of(), HasSubstr("logprob_token_ids[2] is -1; it must be in [0, "));
+  for (int i = 0; i < 1024; ++i) request.add_logprob_token_ids(3);
+  EXPECT_THAT(message_of(), HasSubstr("logprob_token_ids has 1027 entries"));
 }
 
 }  // namespace

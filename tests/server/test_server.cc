@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/str_cat.h"
 #include "server/http/blocking_client.h"
 #include "server/loaded_model.h"
 #include "tests/server/held_tokenizer.h"
@@ -62,6 +63,7 @@ void TestServer::Serve() {
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> TestServer::MakeModel(const ModelOptions& options) {
+  if (fails_to_load_) return absl::InvalidArgumentError("the weights are damaged");
   auto checkpoint = std::make_unique<Checkpoint>(ZooCheckpointWithoutWeights());
   auto model = std::make_unique<FakeModel>(checkpoint->config.vocab_size);
   model->poison_id = kPoisonId;
@@ -78,7 +80,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> TestServer::MakeModel(const ModelOp
   checkpoint->model = std::move(model);
   checkpoint->tokenizer =
       std::make_unique<HeldTokenizer>(std::move(checkpoint->tokenizer), &texts_);
-  checkpoint->hash = "0123456789abcdef";
+  checkpoint->hash = StrCat(num_loads_++, "123456789abcdef");
   checkpoint->config_hash = "89abcdef01234567";
   checkpoint->max_num_batched_tokens = options_.max_num_batched_tokens;
   auto backend = std::make_unique<MemoryBackend>();

@@ -53,6 +53,8 @@ class TestServer {
   void HoldTexts() { texts_.is_held = true; }
   void ReleaseTexts() { texts_.is_held = false; }
   int NumHeldTexts() const { return texts_.num_held; }
+  // Loading the model fails from now on, or works again. The model's hash tells its number.
+  void FailLoads(bool fails) { fails_to_load_ = fails; }
   // The backend fails the next `count` steps.
   void FailSteps(int count) { num_failing_ = count; }
   // The next step fails and the device reports that it is lost.
@@ -88,6 +90,8 @@ class TestServer {
   std::atomic<int> step_ms_ = 0;
   std::atomic<bool> is_held_ = false;
   TextHold texts_;
+  std::atomic<bool> fails_to_load_ = false;
+  int num_loads_ = 0;
   std::atomic<int> num_failing_ = 0;
   std::atomic<int> num_engine_failures_ = 0;
   std::atomic<bool> has_lost_device_ = false;

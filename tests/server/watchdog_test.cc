@@ -18,7 +18,11 @@ using ::testing::HasSubstr;
 
 const Clock::time_point kStart = Clock::time_point(std::chrono::hours(1));
 
-EngineStats InStep(Clock::time_point started_at) { return {.step_started_at = started_at}; }
+EngineStats InStep(Clock::time_point started_at) {
+  EngineStats stats;
+  stats.step_started_at = started_at;
+  return stats;
+}
 
 TEST(StepWatchTest, ALongStepIsStuck) {
   StepWatch watch(seconds(60), seconds(2));

@@ -56,6 +56,8 @@ std::string WithoutTimes(std::string text) {
   text = Replace(text, R"("created":\d+)", R"("created":0)");
   text = Replace(text, R"((queue|prefill|decode)_us: \d+ ?)", "");
   text = Replace(text, R"(timings \{ ?\})", "timings { }");
+  text = Replace(text, R"("timings":\{[^}]*\})", R"("timings":{})");
+  text = Replace(text, R"("created_at":\d+)", R"("created_at":0)");
   text = Replace(text, R"("version":"[^"]*")", R"("version":"V")");
   text = Replace(text, R"(version: "[^"]*")", R"(version: "V")");
   return Rounded(text);
@@ -99,6 +101,7 @@ std::vector<std::string> Ordered(const std::vector<Reply>& replies) {
 
 int IndexOf(const v1::ScoreReply& reply) {
   if (reply.has_finished()) return std::numeric_limits<int>::max();
+  if (reply.has_error()) return reply.error().item();
   return reply.has_score() ? reply.score().item() : reply.tokens().item();
 }
 int IndexOf(const v1::EmbedReply& reply) {

@@ -20,7 +20,7 @@ namespace lssar {
 class DeviceEngine {
  public:
   DeviceEngine(const DeviceCase& device_case, const EngineOptions& options) {
-    auto backend = OpenTestDevice({.name = device_case.device});
+    auto backend = OpenTestDevice({.name = device_case.device, .batch_invariant = true});
     EXPECT_TRUE(backend.ok()) << backend.status();
     backend_ = *std::move(backend);
     auto checkpoint = LoadCheckpoint(
@@ -68,21 +68,21 @@ inline Request MixedRequest(int idx, int num_prompt, int num_output, int vocab_s
   Request request{.prompt = SharedPrompt(num_prompt, vocab_size)};
   if (idx % 4 == 3) {
     const std::vector<int32_t> all = SharedPrompt(num_prompt + num_output, vocab_size);
-    request.score =
+    request.params =
         ScoreParams{.continuations = {{all.begin() + num_prompt, all.end()}, {5}, {7, 8, 9}}};
     return request;
   }
   if (idx % 8 == 5) {
-    request.capture = CaptureParams{.layers = {0, 1}, .heads = {0, 2}, .rows = {num_prompt - 1}};
+    request.params = CaptureParams{.layers = {0, 1}, .heads = {0, 2}, .rows = {num_prompt - 1}};
     return request;
   }
-  request.generate = GenerateParams{.sampling = {.temperature = idx % 4 == 0 ? 0.0f : 0.9f,
-                                                 .top_p = 0.95f,
-                                                 .seed = uint64_t(idx)},
-                                    .num_choices = idx % 4 == 2 ? 2 : 1,
-                                    .max_tokens = num_output,
-                                    .ignore_eos = true,
-                                    .num_logprobs = 2};
+  request.params = GenerateParams{.sampling = {.temperature = idx % 4 == 0 ? 0.0f : 0.9f,
+                                               .top_p = 0.95f,
+                                               .seed = uint64_t(idx)},
+                                  .num_choices = idx % 4 == 2 ? 2 : 1,
+                                  .max_tokens = num_output,
+                                  .ignore_eos = true,
+                                  .num_logprobs = 2};
   return request;
 }
 

@@ -55,6 +55,8 @@ class FakeModel : public LanguageModel {
   std::function<absl::Status(const ForwardBatch&)> on_forward;
 
   const ModelConfig& Config() const override { return config_; }
+  // After the engine has made its pages, whose layout stays.
+  void SetHiddenSize(int hidden_size) { config_.hidden_size = hidden_size; }
 
   // The hash before the first token. `attention`: as in ForwardBatch.
   static uint64_t FirstHash(double rope_base, const std::vector<AttentionSpec>* attention) {
@@ -62,6 +64,21 @@ class FakeModel : public LanguageModel {
     if (attention == nullptr) return hash;
     for (const AttentionSpec& spec : *attention) {
       hash = FakeHash(FakeHash(hash, uint64_t(spec.kind)), std::bit_cast<uint64_t>(spec.p));
+    }
+    return hash;
+  }
+
+  // `hash` after the steering of the token at `position`.
+  static uint64_t Steered(const ForwardBatch& batch, int sequence_idx, int position,
+                          uint64_t hash) {
+    for (const SteeredSequence& steered : batch.steered) {
+      if (steered.sequence_idx != sequence_idx) continue;
+      for (const SteeringVector& vector : steered.vectors) {
+        if (position < vector.first_position) continue;
+        hash = FakeHash(hash, uint64_t(vector.layer));
+        for (const float value : vector.values)
+          hash = FakeHash(hash, std::bit_cast<uint32_t>(value));
+      }
     }
     return hash;
   }
@@ -111,7 +128,7 @@ class FakeModel : public LanguageModel {
         const int32_t id = batch.token_ids[size_t(rows.first_row + r)];
         uint64_t hash = base;
         if (position > 0) hash = HashAt(kv, rows.pages, position - 1);
-        hash = FakeHash(hash, uint64_t(uint32_t(id)));
+        hash = Steered(batch, int(i), position, FakeHash(hash, uint64_t(uint32_t(id))));
         std::memcpy(Slot(kv, rows.pages, position), &hash, sizeof(hash));
         hashes_.push_back(id == poison_id ? kPoison : hash);
         for (const RowCapture& capture : batch.captures) {
@@ -123,6 +140,7 @@ class FakeModel : public LanguageModel {
         }
       }
     }
+    for (const HiddenCapture& capture : batch.hidden_captures) GiveHiddenStates(capture);
     return absl::OkStatus();
   }
 
@@ -149,8 +167,13 @@ class FakeModel : public LanguageModel {
     return absl::OkStatus();
   }
 
-  absl::Status CopyLogits(const ForwardBatch&, int, int, std::span<float>) override {
-    return absl::UnimplementedError("serving does not copy logits");
+  absl::Status CopyLogits(const ForwardBatch& batch, int first, int count,
+                          std::span<float> out) override {
+    const auto vocab = size_t(config_.vocab_size);
+    LSSAR_CHECK(size_t(first + count) <= batch.logits_indices.size());
+    LSSAR_CHECK(out.size() == size_t(count) * vocab);
+    std::copy_n(values_.begin() + std::ptrdiff_t(size_t(first) * vocab), out.size(), out.begin());
+    return absl::OkStatus();
   }
 
   // Element i is drawn from the token's hash; NaN for poison_id.
@@ -162,6 +185,10 @@ class FakeModel : public LanguageModel {
       out[i] = hash == kPoison ? NAN : HiddenElement(hash, i % hidden_size);
     }
     return absl::OkStatus();
+  }
+  // Of a layer that is not kFinalNorm, HiddenElement of this hash.
+  static uint64_t LayerHash(uint64_t hash, int32_t layer) {
+    return FakeHash(hash, 1000 + uint64_t(layer));
   }
   static float HiddenElement(uint64_t hash, size_t i) {
     return float(FakeHash(hash, i) >> 40) / float(1 << 23) - 1.0f;
@@ -177,6 +204,20 @@ class FakeModel : public LanguageModel {
  private:
   static constexpr uint64_t kPoison = 0;
   static constexpr float kNeverSaid = -1e4f;
+
+  void GiveHiddenStates(const HiddenCapture& capture) const {
+    const auto hidden_size = size_t(config_.hidden_size);
+    const auto num_rows = size_t(capture.num_rows);
+    for (size_t k = 0; k < capture.layers.size(); ++k) {
+      if (capture.layers[k] == kFinalNorm) continue;
+      for (size_t i = 0; i < num_rows * hidden_size; ++i) {
+        const uint64_t hash = hashes_[size_t(capture.first_row) + i / hidden_size];
+        capture.out[k * num_rows * hidden_size + i] =
+            hash == kPoison ? NAN
+                            : HiddenElement(LayerHash(hash, capture.layers[k]), i % hidden_size);
+      }
+    }
+  }
 
   static char* Slot(const KvView& kv, std::span<const int32_t> pages, int position) {
     const int page = pages[size_t(position / kv.layout.page_size)];

@@ -20,6 +20,9 @@ class ForwardingModel : public LanguageModel {
                        AttentionStats* stats) override {
     return model_->Forward(batch, kv, stats);
   }
+  absl::Status PrepareSteps(const KvView& kv, int max_rows, int max_keys) override {
+    return model_->PrepareSteps(kv, max_rows, max_keys);
+  }
   void Sample(const ForwardBatch& batch, std::span<const SampleRequest> requests,
               std::span<SampleResult> results) override {
     model_->Sample(batch, requests, results);

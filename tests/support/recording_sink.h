@@ -20,6 +20,7 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "runtime/request.h"
@@ -69,53 +70,11 @@ class RecordingSink : public OutputSink {
     EXPECT_FALSE(status_.has_value());
     admitted_ = stats;
   }
-  void OnPromptLogprobs(PromptDelta delta) override {
+  void OnResult(EngineResult result) override {
     const std::lock_guard lock(mutex_);
-    ExpectOpen();
-    EXPECT_EQ(delta.first, int(prompt_.size()) + 1);
-    EXPECT_TRUE(choices_.empty()) << "prompt log-probabilities come before all output";
-    for (TokenResult& token : delta.tokens) prompt_.push_back(std::move(token));
-  }
-  void OnTokens(GenerateDelta delta) override {
-    const std::lock_guard lock(mutex_);
-    ExpectOpen();
-    Choice& choice = choices_[delta.choice];
-    EXPECT_FALSE(choice.finish.has_value());
-    EXPECT_FALSE(delta.tokens.empty());
-    for (TokenResult& token : delta.tokens) choice.tokens.push_back(std::move(token));
-    choice.text += delta.text;
-    choice.finish = delta.finish;
-    choice.stop_string = delta.stop_string;
-  }
-  void OnScore(ContinuationScore score) override {
-    const std::lock_guard lock(mutex_);
-    ExpectOpen();
-    EXPECT_EQ(score.index, int(scores_.size()));
-    scores_.push_back(std::move(score));
-  }
-  void OnWeights(std::vector<RowWeights> rows) override {
-    const std::lock_guard lock(mutex_);
-    ExpectOpen();
-    EXPECT_FALSE(rows.empty());
-    largest_step_ = std::max(largest_step_, rows.size());
-    for (RowWeights& row : rows) {
-      const std::array<int, 3> at = {row.row, row.layer, row.head};
-      EXPECT_TRUE(weights_.empty() || weights_.rbegin()->first < at) << "twice, or out of order";
-      weights_.emplace(at, std::move(row));
-    }
-  }
-  void OnStatistics(std::vector<HeadStatistics> heads) override {
-    const std::lock_guard lock(mutex_);
-    ExpectOpen();
-    EXPECT_TRUE(statistics_.empty()) << "twice";
-    statistics_ = std::move(heads);
-  }
-  void OnEmbeddings(EmbeddingBlock block) override {
-    const std::lock_guard lock(mutex_);
-    ExpectOpen();
-    EXPECT_FALSE(block.values.empty());
-    EXPECT_EQ(block.first * block.size, int(embeddings_.size()));
-    embeddings_.insert(embeddings_.end(), block.values.begin(), block.values.end());
+    EXPECT_TRUE(admitted_.has_value());
+    EXPECT_FALSE(status_.has_value()) << "a call after OnDone";
+    std::visit([this](auto& kind) { Record(std::move(kind)); }, result);
   }
   void OnDone(const absl::Status& status, const RequestStats& stats) override {
     EXPECT_NE(std::this_thread::get_id(), submitter_) << "OnDone on the thread of Submit";
@@ -162,6 +121,14 @@ class RecordingSink : public OutputSink {
   std::vector<ContinuationScore> Scores() const {
     return Locked([this] { return scores_; });
   }
+  // By continuation: ScoreParams::logprob_ids or all ids, of each position.
+  std::map<int, std::vector<float>> Logprobs() const {
+    return Locked([this] { return logprobs_; });
+  }
+  // Values of a LogprobBlock.
+  size_t LargestBlock() const {
+    return Locked([this] { return largest_block_; });
+  }
   // By (row, layer, head).
   std::map<std::array<int, 3>, RowWeights> Weights() const {
     return Locked([this] { return weights_; });
@@ -184,9 +151,49 @@ class RecordingSink : public OutputSink {
     const std::lock_guard lock(mutex_);
     return read();
   }
-  void ExpectOpen() const {
-    EXPECT_TRUE(admitted_.has_value());
-    EXPECT_FALSE(status_.has_value()) << "a call after OnDone";
+  void Record(PromptDelta delta) {
+    EXPECT_EQ(delta.first, int(prompt_.size()) + 1);
+    EXPECT_TRUE(choices_.empty()) << "prompt log-probabilities come before all output";
+    for (TokenResult& token : delta.tokens) prompt_.push_back(std::move(token));
+  }
+  void Record(GenerateDelta delta) {
+    Choice& choice = choices_[delta.choice];
+    EXPECT_FALSE(choice.finish.has_value());
+    EXPECT_TRUE(!delta.tokens.empty() || delta.finish);
+    for (TokenResult& token : delta.tokens) choice.tokens.push_back(std::move(token));
+    choice.text += delta.text;
+    choice.finish = delta.finish;
+    choice.stop_string = delta.stop_string;
+  }
+  void Record(ContinuationScore score) {
+    EXPECT_EQ(score.index, int(scores_.size()));
+    scores_.push_back(std::move(score));
+  }
+  void Record(LogprobBlock block) {
+    EXPECT_FALSE(block.values.empty());
+    EXPECT_GE(block.index, int(scores_.size())) << "after the score";
+    std::vector<float>& values = logprobs_[block.index];
+    EXPECT_EQ(block.first * block.size, int(values.size())) << "in order, without gaps";
+    values.insert(values.end(), block.values.begin(), block.values.end());
+    largest_block_ = std::max(largest_block_, block.values.size());
+  }
+  void Record(std::vector<RowWeights> rows) {
+    EXPECT_FALSE(rows.empty());
+    largest_step_ = std::max(largest_step_, rows.size());
+    for (RowWeights& row : rows) {
+      const std::array<int, 3> at = {row.row, row.layer, row.head};
+      EXPECT_TRUE(weights_.empty() || weights_.rbegin()->first < at) << "twice, or out of order";
+      weights_.emplace(at, std::move(row));
+    }
+  }
+  void Record(std::vector<HeadStatistics> heads) {
+    EXPECT_TRUE(statistics_.empty()) << "twice";
+    statistics_ = std::move(heads);
+  }
+  void Record(EmbeddingBlock block) {
+    EXPECT_FALSE(block.values.empty());
+    EXPECT_EQ(block.first * block.num_layers * block.size, int(embeddings_.size()));
+    embeddings_.insert(embeddings_.end(), block.values.begin(), block.values.end());
   }
 
   std::thread::id submitter_;
@@ -198,6 +205,8 @@ class RecordingSink : public OutputSink {
   std::map<int, Choice> choices_;
   std::vector<TokenResult> prompt_;
   std::vector<ContinuationScore> scores_;
+  std::map<int, std::vector<float>> logprobs_;
+  size_t largest_block_ = 0;
   std::map<std::array<int, 3>, RowWeights> weights_;
   std::vector<HeadStatistics> statistics_;
   size_t largest_step_ = 0;
@@ -207,28 +216,29 @@ class RecordingSink : public OutputSink {
 // Results of a request: tokens and texts (generate), log-probabilities (score), weights (capture).
 inline void ExpectEqualBits(const RecordingSink& a, const RecordingSink& b,
                             const Request& request) {
-  if (request.generate) {
-    for (int choice = 0; choice < request.generate->num_choices; ++choice) {
+  if (request.Generate()) {
+    for (int choice = 0; choice < request.Generate()->num_choices; ++choice) {
       EXPECT_FALSE(a.At(choice).tokens.empty());
       EXPECT_TRUE(a.At(choice) == b.At(choice)) << "choice " << choice;
     }
     EXPECT_TRUE(a.Prompt() == b.Prompt());
     return;
   }
-  if (request.capture) {
-    const size_t num_heads = request.capture->layers.size() * request.capture->heads.size();
-    EXPECT_EQ(a.Weights().size(), request.capture->rows.size() * num_heads);
+  if (request.Capture()) {
+    const size_t num_heads = request.Capture()->layers.size() * request.Capture()->heads.size();
+    EXPECT_EQ(a.Weights().size(), request.Capture()->rows.size() * num_heads);
     EXPECT_TRUE(a.Weights() == b.Weights());
     return;
   }
-  if (request.embed) {
+  if (request.Embed()) {
     EXPECT_FALSE(a.Embeddings().empty());
     EXPECT_TRUE(a.Embeddings() == b.Embeddings());
     return;
   }
   const auto scores = a.Scores(), others = b.Scores();
-  ASSERT_EQ(scores.size(), request.score->continuations.size());
+  ASSERT_EQ(scores.size(), request.Score()->continuations.size());
   ASSERT_EQ(scores.size(), others.size());
+  EXPECT_TRUE(a.Logprobs() == b.Logprobs());
   for (size_t i = 0; i < scores.size(); ++i) {
     EXPECT_TRUE(scores[i].tokens == others[i].tokens) << "continuation " << i;
     EXPECT_EQ(scores[i].logprob, others[i].logprob);

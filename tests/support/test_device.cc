@@ -13,14 +13,15 @@ constexpr char kShipped[] = "models/zoo/lssar-6m";
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> OpenTestDevice(const BackendOptions& options) {
-  if (options.name == "cuda-emulated") return MakeEmulatedBackend();
-  if (options.name == "cuda-fast") return MakeBackend({.name = "cuda", .fast_gemm = true});
+  if (options.name == "cuda-emulated") {
+    return MakeEmulatedBackend(90, /*has_library=*/!options.batch_invariant);
+  }
   return MakeBackend(options);
 }
 
 std::vector<std::string> TestDevices() {
   std::vector<std::string> devices = {"cpu", "cuda-emulated"};
-  if (MakeBackend({.name = "cuda"}).ok()) devices.emplace_back("cuda");
+  if (MakeBackend({.name = "cuda", .batch_invariant = true}).ok()) devices.emplace_back("cuda");
   return devices;
 }
 

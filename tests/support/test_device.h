@@ -11,8 +11,8 @@
 
 namespace lssar {
 
-// The names of MakeBackend; "cuda-emulated": the GPU kernels emulated on the host; "cuda-fast": the
-// GPU with GEMMs of many rows by cuBLASLt.
+// The names of MakeBackend; "cuda-emulated": the GPU kernels emulated on the host, with GEMMs of
+// many rows by the emulated library unless batch_invariant.
 absl::StatusOr<std::unique_ptr<Backend>> OpenTestDevice(const BackendOptions& options);
 
 // "cpu", "cuda-emulated" and, where there is a GPU, "cuda".

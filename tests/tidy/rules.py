@@ -36,6 +36,7 @@ FENCED = (
     ('Highway', re.compile(r'hwy/'), ('kernels/cpu/', 'tests/kernels/cpu/')),
     ('CUDA', re.compile(r'cuda|cublas|cub/|cute/|cutlass/|thrust/|cooperative_groups|mma\.h|nv'),
      ('kernels/cuda/',)),
+    ('xgrammar', re.compile(r'xgrammar/|dlpack/'), ('models/text/',)),
     ('gRPC and Protobuf', re.compile(r'grpc|google/protobuf/|.*\.pb\.h$'),
      ('server/', 'clients/', 'tests/')),
 )
@@ -228,6 +229,10 @@ def one_version(tree: Tree) -> Iterator[Finding]:
     project = re.search(r'project\(lssar VERSION ([\d.]+)', tree.get('CMakeLists.txt', ''))
     if project and f'version = "{project.group(1)}"' not in tree.get(package, ''):
         yield Finding(package, 1, f'the version is not {project.group(1)}, that of CMakeLists.txt')
+    newest = re.search(r'^## ([\d.]+)', tree.get('CHANGELOG.md', ''), re.M)
+    if project and newest and newest.group(1) != project.group(1):
+        yield Finding('CHANGELOG.md', tree['CHANGELOG.md'][:newest.start()].count('\n') + 1,
+                      f'the newest version is not {project.group(1)}, that of CMakeLists.txt')
 
 
 def shell_syntax(tree: Tree) -> Iterator[Finding]:

@@ -17,27 +17,27 @@ __path__ = pkgutil.extend_path(__path__, __name__)
 if TYPE_CHECKING:
     from lssar.aio import AsyncClient, AsyncStream
     from lssar.client import Client, Stream
-    from lssar.llm import LLM, RequestOutput, SamplingParams
+    from lssar.llm import LLM, RequestOutput
     from lssar.types import (
-        Attention, AttentionOptions, AttentionOverride, CallOptions, Chat,
-        ContinuationScore, Delta, EmbedOptions, Embedding, Finished, GenerateOptions,
-        Generation, HeadStatistics, IntArray, Limits, LssarError, Message, Prompt, Receipt,
-        Retry, RowAttention, SamplingOptions, ScoreItem, ScoreOptions, ServerInfo,
-        ServerStats, SharingOptions, StageTimes, Started, Text, Timings, Tls, Token,
+        Attention, AttentionOptions, AttentionOverride, CallOptions, Chat, ContinuationScore,
+        Delta, Distributions, EmbedOptions, Embedding, Finished, GenerateOptions, Generation,
+        HeadStatistics, HiddenStates, IntArray, Limits, LssarError, Message, Prompt, Receipt,
+        Retry, RowAttention, SamplingOptions, SamplingParams, ScoreItem, ScoreOptions, ServerInfo,
+        ServerStats, SharingOptions, StageTimes, Started, Steering, Text, Timings, Tls, Token,
         TokenIds, Usage)
 
 __all__ = [
     'AsyncClient', 'AsyncStream', 'Attention', 'AttentionOptions', 'AttentionOverride',
-    'CallOptions', 'Chat', 'Client', 'ContinuationScore', 'Delta', 'EmbedOptions', 'Embedding',
-    'Finished', 'GenerateOptions', 'Generation', 'HeadStatistics', 'IntArray', 'LLM', 'Limits',
-    'LssarError', 'Message', 'Prompt', 'Receipt', 'RequestOutput', 'Retry', 'RowAttention',
-    'SamplingOptions', 'SamplingParams', 'ScoreItem', 'ScoreOptions', 'ServerInfo', 'ServerStats',
-    'SharingOptions', 'StageTimes', 'Started', 'Stream', 'Text', 'Timings', 'Tls', 'Token',
-    'TokenIds', 'Usage'
+    'CallOptions', 'Chat', 'Client', 'ContinuationScore', 'Delta', 'Distributions', 'EmbedOptions',
+    'Embedding', 'Finished', 'GenerateOptions', 'Generation', 'HeadStatistics', 'HiddenStates',
+    'IntArray', 'LLM', 'Limits', 'LssarError', 'Message', 'Prompt', 'Receipt', 'RequestOutput',
+    'Retry', 'RowAttention', 'SamplingOptions', 'SamplingParams', 'ScoreItem', 'ScoreOptions',
+    'ServerInfo', 'ServerStats', 'SharingOptions', 'StageTimes', 'Started', 'Steering', 'Stream',
+    'Text', 'Timings', 'Tls', 'Token', 'TokenIds', 'Usage'
 ]
 
 _MODULES = {'AsyncClient': 'aio', 'AsyncStream': 'aio', 'Client': 'client', 'Stream': 'client',
-            'LLM': 'llm', 'RequestOutput': 'llm', 'SamplingParams': 'llm'}
+            'LLM': 'llm', 'RequestOutput': 'llm'}
 
 
 def __getattr__(name: str) -> object:

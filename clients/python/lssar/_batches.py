@@ -81,7 +81,7 @@ class Joiner:
         self._scores: list[types.ContinuationScore] = []
         self._checkpoint = _requests.CheckpointCheck()
 
-    def join(self, part: Part, results: list[list[types.ContinuationScore]],
+    def join(self, part: Part, results: Iterable[list[types.ContinuationScore]],
              checkpoint_hash: str) -> Iterator[list[types.ContinuationScore]]:
         """Yields the scores of each item that is complete. Errors: LssarError ABORTED."""
         self._checkpoint.check(checkpoint_hash)
@@ -110,7 +110,7 @@ class ScoredPart:
         self._replies.add(reply)
 
     def results(self) -> Iterable[list[types.ContinuationScore]]:
-        """The scores of each item that is complete. Errors: LssarError INTERNAL, ABORTED."""
+        """The scores of each item that is complete. Errors: those of ScoreReplies; ABORTED."""
         return self._joiner.join(self._part, self._replies.results(),
                                  self._replies.checkpoint_hash)
 
@@ -119,8 +119,9 @@ class InputGroups:
     """Groups inputs of embed_many() into calls: add() each, then rest()."""
 
     def __init__(self, options: types.EmbedOptions) -> None:
-        self._max_bytes = (TOKEN_VECTOR_BYTES_PER_CALL if options.get('pooling') == 'token' else
-                           BYTES_PER_CALL)
+        num_layers = max(1, len(options.get('layers') or ()))
+        self._max_bytes = (TOKEN_VECTOR_BYTES_PER_CALL // num_layers
+                           if options.get('pooling') == 'token' else BYTES_PER_CALL)
         self._group: list[pb.TextOrTokens] = []
         self._num_bytes = 0
         self._num_added = 0

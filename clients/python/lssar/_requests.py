@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+import grpc
 from google.protobuf.message import Message as ProtoMessage
 
 from lssar.v1 import inference_pb2 as pb
@@ -14,8 +17,12 @@ from lssar import types
 
 SAMPLING_OPTIONS = frozenset(types.SamplingOptions.__optional_keys__)
 CALL_OPTIONS = frozenset(types.CallOptions.__optional_keys__)
-ID_OPTIONS = frozenset({'allowed_token_ids', 'banned_token_ids', 'stop_token_ids'})
-LIST_OPTIONS = frozenset({'stop_strings', 'layers', 'heads', 'rows'})
+ID_OPTIONS = frozenset({'allowed_token_ids', 'banned_token_ids', 'stop_token_ids',
+                        'logprob_token_ids'})
+LIST_OPTIONS = frozenset({'bad_words', 'stop_strings', 'choice', 'layers', 'heads', 'rows',
+                          'positions'})
+TEXT_LISTS = frozenset({'bad_words', 'stop_strings', 'choice'})
+CONSTRAINTS = ('json_object', 'json_schema', 'regex', 'grammar', 'choice')
 
 Dataclass = TypeVar('Dataclass')
 
@@ -93,6 +100,26 @@ def _set_prompt(request: Request, prompt: types.Prompt) -> Request:
     return request
 
 
+def _steering(vectors: object) -> list[pb.Steering]:
+    if isinstance(vectors, (str, bytes, Mapping)) or not isinstance(vectors, Iterable):
+        raise TypeError('steering must be a list of dicts such as {"layer": 3, "vector": [...]}')
+    messages = []
+    for i, each in enumerate(vectors):
+        if not isinstance(each, Mapping):
+            raise TypeError(f'steering[{i}] must be a dict, not {each!r}')
+        unknown = sorted(str(key) for key in each.keys() - types.Steering.__optional_keys__)
+        if unknown or 'layer' not in each or 'vector' not in each:
+            raise TypeError(f'steering[{i}] has {sorted(map(str, each))}; it must have layer and '
+                            'vector, and may have scale and first_position')
+        vector = each['vector']
+        numbers = vector.tolist() if hasattr(vector, 'tolist') else vector
+        try:
+            messages.append(pb.Steering(**{**each, 'vector': numbers}))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f'steering[{i}]: {error}') from None
+    return messages
+
+
 def _checked_options(method: str, options: Mapping[str, object],
                      known: frozenset[str]) -> dict[str, object]:
     """The options that go into the request: those that are given and not None."""
@@ -108,15 +135,34 @@ def _checked_options(method: str, options: Mapping[str, object],
         elif name in LIST_OPTIONS:
             if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
                 raise TypeError(f'{name} must be a list, not {value!r}: write [{value!r}]')
-            value = list(value) if name == 'stop_strings' else token_ids(value, name)
+            value = list(value) if name in TEXT_LISTS else token_ids(value, name)
         elif name == 'logit_bias':
             if not isinstance(value, Mapping):
                 raise TypeError(f'logit_bias must be a dict of token id to bias, not {value!r}')
             value = {operator.index(key): bias for key, bias in value.items()}
+        elif name == 'steering':
+            value = _steering(value)
+        elif name == 'json_schema':
+            value = _json_schema(value)
         elif name == 'attention_override' and not isinstance(value, Mapping):
             raise TypeError(f'attention_override must be a dict such as {{"p": 5}}, not {value!r}')
         values[name] = value
-    return values
+    given = [name for name in CONSTRAINTS if name in values and values[name] is not False]
+    if len(given) > 1:
+        raise TypeError(f'{given[0]} and {given[1]} constrain the same text: give one')
+    return {name: value for name, value in values.items() if name not in CONSTRAINTS
+            or value is not False}
+
+
+def _json_schema(value: object) -> str:
+    if hasattr(value, 'model_json_schema'):
+        value = value.model_json_schema()
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
+    if not isinstance(value, str):
+        raise TypeError('json_schema must be a text, a dict or a pydantic model, not '
+                        f'{value!r}')
+    return value
 
 
 def _fill(request: ProtoMessage, values: Mapping[str, object]) -> None:
@@ -124,6 +170,8 @@ def _fill(request: ProtoMessage, values: Mapping[str, object]) -> None:
         try:
             if name == 'attention_override' and isinstance(value, Mapping):
                 getattr(request, name).CopyFrom(pb.AttentionOverride(**value))
+            elif name == 'choice' and isinstance(value, list):
+                getattr(request, name).texts.extend(value)
             elif isinstance(value, dict):
                 getattr(request, name).update(value)
             elif isinstance(value, list):
@@ -175,6 +223,14 @@ def score_request(items: Iterable[pb.ScoreItem], options: types.ScoreOptions) ->
     request = pb.ScoreRequest(items=items)
     _fill(request, _checked_options('score', options,
                                     frozenset(types.ScoreOptions.__optional_keys__)))
+    return request
+
+
+def distributions_request(item: pb.ScoreItem, options: types.SharingOptions) -> pb.ScoreRequest:
+    """A request for the distributions of `item`, which has one continuation."""
+    request = pb.ScoreRequest(items=[item], full_distribution=True)
+    _fill(request, _checked_options('distributions', options,
+                                    frozenset(types.SharingOptions.__optional_keys__)))
     return request
 
 
@@ -344,6 +400,7 @@ class EmbedReplies:
     def restart(self) -> None:
         """Forgets all replies."""
         self._vectors: list[list[tuple[float, ...]]] = [[] for _ in range(self._num_inputs)]
+        self._num_layers = 1
         self._checkpoint_hash = ''
 
     def add(self, reply: pb.EmbedReply) -> None:
@@ -351,6 +408,10 @@ class EmbedReplies:
         event = reply.WhichOneof('event')
         if event == 'vectors':
             size, values = reply.vectors.size, tuple(reply.vectors.values)
+            if reply.vectors.fp16_values:
+                num_values = len(reply.vectors.fp16_values) // 2
+                values = struct.unpack(f'<{num_values}e', reply.vectors.fp16_values)
+            self._num_layers = max(1, reply.vectors.num_layers)
             self._vectors[reply.vectors.input].extend(
                 values[first:first + size] for first in range(0, len(values), size))
         elif event == 'finished':
@@ -362,7 +423,47 @@ class EmbedReplies:
         if num_missing:
             raise types.LssarError('INTERNAL', f'the server left out {num_missing} inputs')
         self._checkpoint.check(self._checkpoint_hash)
-        return [types.Embedding(tuple(vectors)) for vectors in self._vectors]
+        return [types.Embedding(tuple(vectors), self._num_layers) for vectors in self._vectors]
+
+
+class ArrayReplies:
+    """Hands over arrays of the replies to one request as they come, so that none is kept."""
+
+    def __init__(self) -> None:
+        self._num_blocks = 0
+
+    def distributions(self, reply: pb.ScoreReply) -> types.Distributions | None:
+        """Those of a reply that has some."""
+        if reply.WhichOneof('event') != 'logprobs':
+            return None
+        import numpy  # pylint: disable=import-outside-toplevel
+
+        self._num_blocks += 1
+        values = numpy.array(reply.logprobs.values, numpy.float32)
+        return types.Distributions(reply.logprobs.first,
+                                   values.reshape(-1, reply.logprobs.size))
+
+    def hidden_states(self, reply: pb.EmbedReply) -> types.HiddenStates | None:
+        """Those of a reply that has some."""
+        if reply.WhichOneof('event') != 'vectors':
+            return None
+        import numpy  # pylint: disable=import-outside-toplevel
+
+        self._num_blocks += 1
+        vectors = reply.vectors
+        values = (numpy.frombuffer(vectors.fp16_values, '<f2') if vectors.fp16_values else
+                  numpy.array(vectors.values, numpy.float32))
+        return types.HiddenStates(
+            vectors.first, values.reshape(-1, max(1, vectors.num_layers), vectors.size))
+
+    def restart(self) -> None:
+        """Errors: LssarError ABORTED where something was handed over."""
+        if self._num_blocks:
+            raise types.LssarError('ABORTED', 'the stream broke after its first part: start again')
+
+
+def _status_name(code: int) -> str:
+    return next((each.name for each in grpc.StatusCode if each.value[0] == code), 'UNKNOWN')
 
 
 class ScoreReplies:
@@ -371,7 +472,9 @@ class ScoreReplies:
     def __init__(self, request: pb.ScoreRequest) -> None:
         self._sizes = [len(item.continuations) for item in request.items]
         self._tokens: dict[tuple[int, int], list[types.Token]] = {}
+        self._logprobs: dict[tuple[int, int], list[tuple[float, ...]]] = {}
         self._scores: dict[tuple[int, int], types.ContinuationScore] = {}
+        self._errors: dict[int, types.LssarError] = {}
         self.checkpoint_hash = ''
 
     def add(self, reply: pb.ScoreReply) -> None:
@@ -380,21 +483,34 @@ class ScoreReplies:
         if event == 'tokens':
             key = reply.tokens.item, reply.tokens.continuation
             self._tokens.setdefault(key, []).extend(map(to_token, reply.tokens.tokens))
+        elif event == 'logprobs':
+            key, size = (reply.logprobs.item, reply.logprobs.continuation), reply.logprobs.size
+            values = tuple(reply.logprobs.values)
+            self._logprobs.setdefault(key, []).extend(
+                values[first:first + size] for first in range(0, len(values), size))
         elif event == 'score':
             key = reply.score.item, reply.score.continuation
             score = reply.score
             self._scores[key] = types.ContinuationScore(
                 score.logprob, score.num_tokens, score.num_bytes, score.is_greedy,
-                tuple(self._tokens.pop(key, ())))
+                tuple(self._tokens.pop(key, ())), tuple(self._logprobs.pop(key, ())))
+        elif event == 'error':
+            self._errors[reply.error.item] = types.LssarError(
+                _status_name(reply.error.code), reply.error.message)
         elif event == 'finished':
             self.checkpoint_hash = reply.finished.checkpoint_hash
 
-    def results(self) -> list[list[types.ContinuationScore]]:
-        """[item][continuation]. Errors: LssarError INTERNAL where a score is missing."""
-        num_missing = sum(self._sizes) - len(self._scores)
+    def results(self) -> Iterator[list[types.ContinuationScore]]:
+        """[item][continuation]. Errors: LssarError of the first item that cannot be scored, when
+        its turn comes; INTERNAL where a score is missing."""
+        num_missing = sum(size for i, size in enumerate(self._sizes) if i not in self._errors)
+        num_missing -= len(self._scores)
         if num_missing:
             raise types.LssarError('INTERNAL', f'the server left out {num_missing} scores')
-        return [[self._scores[i, j] for j in range(size)] for i, size in enumerate(self._sizes)]
+        for i, size in enumerate(self._sizes):
+            if i in self._errors:
+                raise self._errors[i]
+            yield [self._scores[i, j] for j in range(size)]
 
 
 class AttentionReplies:

@@ -25,7 +25,6 @@ DEFAULT_MAX_TOKENS = 256  # the server's, where a request leaves max_tokens out
 Request = TypeVar('Request')
 NextRequest = TypeVar('NextRequest', covariant=True)
 Reply = TypeVar('Reply')
-ReplyOfCall = TypeVar('ReplyOfCall', contravariant=True)
 CheckedRequest = TypeVar('CheckedRequest', pb.GenerateRequest, pb.ScoreRequest, pb.EmbedRequest,
                          pb.CaptureAttentionRequest)
 
@@ -73,20 +72,17 @@ def pin_checkpoint(request: CheckedRequest, pinned: str | None) -> CheckedReques
     return request
 
 
-class Restartable(Protocol[ReplyOfCall]):
+class Restartable(Protocol):
     """Collects replies and can start again."""
 
-    def add(self, reply: ReplyOfCall) -> None:
-        """Takes one reply."""
-
     def restart(self) -> None:
-        """Forgets all replies."""
+        """Forgets all replies. Errors: LssarError where some were handed over."""
 
 
 class Restart(Generic[Request, Reply]):
     """Progress of a call that starts again. `collector`: of its replies."""
 
-    def __init__(self, request: Request, collector: Restartable[Reply]) -> None:
+    def __init__(self, request: Request, collector: Restartable) -> None:
         self._request = request
         self._collector = collector
 
@@ -144,8 +140,8 @@ class _Choice:
                 or delta.text[:old_chars] != text_before):
             raise LssarError(
                 'ABORTED', 'the stream broke, and the server that was asked to go on with it '
-                'gives another text for the same request: another --dtype, --kv-cache-dtype or '
-                '--gemm, or another version. Start again')
+                'gives another text for the same request: another --dtype or --kv-cache-dtype, a '
+                'GPU without --batch-invariant, or another version. Start again')
         self.num_tokens_sent += len(delta.tokens)
         self.num_chars_sent += len(delta.text)
         is_end = bool(delta.finish_reason) and not self.is_finished
@@ -238,6 +234,7 @@ class Generation:
         return (len(self._choices) == 1 and not request.HasField('chat') and not request.echo
                 and not request.sampling.presence_penalty
                 and not request.sampling.frequency_penalty
+                and request.WhichOneof('constraint') is None
                 and choice.num_whole_tokens > 0 and not choice.is_finished)
 
     def text_to_tokenize(self) -> str | None:

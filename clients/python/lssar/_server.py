@@ -39,10 +39,11 @@ class OwnServer:
 
     Attributes:
         address: unix:PATH, for Client.
+        http_address: HOST:PORT on this machine, where it has an HTTP port; else empty.
     """
 
     def __init__(self, model: str, *, program: str = 'lssar-server',
-                 flags: Sequence[str] = (),
+                 flags: Sequence[str] = (), has_http: bool = False,
                  environment: Mapping[str, str] | None = None) -> None:
         """Starts it and waits until it serves. It ends with close(), or with this process.
 
@@ -50,6 +51,7 @@ class OwnServer:
             model: checkpoint directory.
             program: path of the executable, or its name in PATH.
             flags: of lssar-server, such as ('--threads', '4').
+            has_http: also opens an HTTP port, which each user of this machine can reach.
             environment: of the process; default: that of this one, with its LSSAR_ variables.
 
         Errors: RuntimeError with the end of its log, where it does not start; FileNotFoundError.
@@ -60,7 +62,8 @@ class OwnServer:
         self._directory = _private_directory()
         self.address = f'unix:{self._directory}/socket'
         self._command = [*_end_with_parent(), path, '--model', model, '--listen', self.address,
-                         '--http-listen', 'off', *flags]
+                         '--http-listen', '127.0.0.1:0' if has_http else 'off', *flags]
+        self.http_address = ''
         self._environment = environment
         self._log: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
         started: queue.SimpleQueue[subprocess.Popen[str] | OSError] = queue.SimpleQueue()
@@ -94,7 +97,9 @@ class OwnServer:
             for line in process.stdout:
                 self._log.append(line)
                 if not self._is_serving.is_set() and line.startswith('{'):
-                    if json.loads(line).get('event') == 'serving':
+                    event = json.loads(line)
+                    if event.get('event') == 'serving':
+                        self.http_address = event.get('http_address', '')
                         self._is_serving.set()
         process.wait()
         self._is_serving.set()

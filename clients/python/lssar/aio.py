@@ -130,12 +130,12 @@ async def _in_order(calls: AsyncIterable[_Pending[Request, Reply, T]], items: ob
     bar = _batches.Progress[T](items, progress, name)
     window: collections.deque[_Pending[Request, Reply, T]] = collections.deque()
 
-    async def results() -> list[T]:
+    async def results() -> Iterable[T]:
         call, collector = window[0]
         async for reply in call.replies():
             collector.add(reply)
         window.popleft()
-        return list(collector.results())
+        return collector.results()
 
     try:
         async for each in calls:
@@ -315,7 +315,7 @@ class AsyncClient:
 
         Sends the items in calls of at most 64 and holds at most two calls of them, so the list
         may have any length, and each item any number of continuations. timeout_s applies to each
-        call.
+        call. Raises LssarError at the first item that cannot be scored.
 
         Args:
             items: any iterable or asynchronous iterable of (context, continuations).
@@ -341,6 +341,30 @@ class AsyncClient:
 
         return _in_order(calls(), items, progress, 'scoring')
 
+    async def distributions(self, context: types.Text, continuation: types.Text,
+                            **options: Unpack[types.SharingOptions]
+                            ) -> AsyncIterator[types.Distributions]:
+        """Yields the log-probabilities of the whole vocabulary at each token of the continuation,
+        as numpy arrays, as the server computes them.
+
+        Neither side holds them all: a token of GPT-2's vocabulary takes 200 KB. An empty context
+        is replaced as in score(). A call that breaks after the first block is not repeated:
+        ABORTED.
+        """
+        prefix = await self._prefix_id() if _requests.is_empty(context) else None
+        item = _requests.score_item(context, [continuation], prefix)
+        request = _resume.pin_checkpoint(_requests.distributions_request(item, options),
+                                         self._checkpoint_hash)
+        replies = _requests.ArrayReplies()
+        call = _Call(self, self._score, request, options.get('timeout_s'),
+                     _resume.Restart(request, replies))
+        try:
+            async for reply in call.replies():
+                if (block := replies.distributions(reply)) is not None:
+                    yield block
+        finally:
+            call.cancel()
+
     async def _parts(self, items: Iterable[types.ScoreItem] | AsyncIterable[types.ScoreItem]
                      ) -> AsyncIterator[_batches.Part]:
         parts = _batches.Parts()
@@ -358,12 +382,35 @@ class AsyncClient:
 
     async def embed(self, text: types.Text,
                     **options: Unpack[types.EmbedOptions]) -> types.Embedding:
-        """Returns the hidden state of a text, or the outputs of the checkpoint's regression head.
+        """Returns hidden states of a text, or the outputs of the checkpoint's regression head.
 
-        The hidden state is that after the final norm.
+        By default the hidden state of the last token after the final norm; see EmbedOptions.
         """
         [embedding] = [each async for each in self.embed_many([text], **options)]
         return embedding
+
+    async def hidden_states(self, text: types.Text,
+                            **options: Unpack[types.EmbedOptions]
+                            ) -> AsyncIterator[types.HiddenStates]:
+        """Yields the hidden states of a text's tokens as numpy arrays, as the server computes them.
+
+        Neither side holds them all, so a long text may have all its layers. The options are those
+        of embed(), where pooling is 'token' unless it is given. A call that breaks after the first
+        block is not repeated: ABORTED.
+        """
+        with_pooling: types.EmbedOptions = {'pooling': 'token', **options}
+        request = _resume.pin_checkpoint(
+            _requests.embed_request([_requests.text_or_tokens(text, 'text')], with_pooling),
+            self._checkpoint_hash)
+        replies = _requests.ArrayReplies()
+        call = _Call(self, self._embed, request, options.get('timeout_s'),
+                     _resume.Restart(request, replies))
+        try:
+            async for reply in call.replies():
+                if (states := replies.hidden_states(reply)) is not None:
+                    yield states
+        finally:
+            call.cancel()
 
     def embed_many(self, inputs: Iterable[types.Text] | AsyncIterable[types.Text], *,
                    progress: bool = False, **options: Unpack[types.EmbedOptions]
@@ -425,9 +472,11 @@ class AsyncClient:
             request.add_bos = add_bos
         return list((await self._unary(self._tokenize, request, options)).ids)
 
-    async def detokenize(self, ids: types.TokenIds, **options: Unpack[types.CallOptions]) -> str:
+    async def detokenize(self, ids: types.TokenIds, *, skip_special_tokens: bool = True,
+                         **options: Unpack[types.CallOptions]) -> str:
         """Returns text. Bytes that are not UTF-8 become U+FFFD."""
-        request = pb.DetokenizeRequest(ids=_requests.token_ids(ids, 'ids'))
+        request = pb.DetokenizeRequest(ids=_requests.token_ids(ids, 'ids'),
+                                       skip_special_tokens=skip_special_tokens)
         return (await self._unary(self._detokenize, request, options)).text
 
     async def get_info(self, **options: Unpack[types.CallOptions]) -> types.ServerInfo:

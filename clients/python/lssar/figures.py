@@ -5,6 +5,7 @@
     loss        loss by length, of `score --ids --json`
     passkey     accuracy by length, with 95% intervals
     positions   loss by position, of `perplexity --json`
+    ruler       score by length of each task, of `ruler --json`; of several files, their means
     sweep       loss by length for each p, of `sweep --json`; one FILE
     bench       latencies by load, of `bench --json`
 
@@ -346,6 +347,54 @@ def passkey(named: Named) -> Figure:
     return figure
 
 
+def ruler(named: Named) -> Figure:
+    """RULER's score of each task, with 95% intervals; of several models the mean over the tasks
+    that all of them have at a length."""
+    is_one = len(named) == 1
+    curves: dict[str, list[tuple[float, float, float, float]]] = {}  # x, y, low, high
+    for name, document in named:
+        for at in objects(document, 'lengths'):
+            x = number(at, 'length')
+            tasks = scores_at(document, x)
+            if is_one:
+                for task, score in tasks.items():
+                    low, high = numbers(score, 'interval95')
+                    curves.setdefault(task, []).append((x, number(score, 'score'), low, high))
+                continue
+            common = [number(score, 'score') for task, score in tasks.items()
+                      if all(task in scores_at(other, x) for _, other in named)]
+            if common:
+                y = sum(common) / len(common)
+                curves.setdefault(name, []).append((x, y, y, y))
+    figure = Figure(figsize=(6.8, 3.8) if is_one else (5.2, 3.4), layout='constrained')
+    axes = figure.subplots()
+    colours = matplotlib.colormaps['tab20' if is_one else 'tab10']
+    for i, (label, points) in enumerate(curves.items()):
+        x_values, y_values, lows, highs = zip(*points)
+        errors = [[max(0.0, y - low) for y, low in zip(y_values, lows)],
+                  [max(0.0, high - y) for y, high in zip(y_values, highs)]]
+        axes.errorbar(x_values, y_values, yerr=errors if is_one else None, fmt='o-', capsize=2,
+                      markersize=3, linewidth=1, elinewidth=0.5, color=colours(i), label=label)
+    length_axis(axes, [point[0] for points in curves.values() for point in points])
+    axes.set_ylim(-0.03, 1.03)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:.0%}'))
+    axes.set_ylabel('score' if is_one else 'mean score of the tasks')
+    axes.set_title(f"RULER, {named[0][0]}; bars: Wilson's 95% intervals" if is_one else
+                   'RULER', fontsize=8)
+    if curves:
+        axes.legend(frameon=False, fontsize=7, loc='center left', bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def scores_at(document: JsonObject, length: float) -> dict[str, JsonObject]:
+    """RULER's tasks at a length; {} if it was not measured."""
+    for at in objects(document, 'lengths'):
+        tasks = at['tasks']
+        if number(at, 'length') == length and isinstance(tasks, dict):
+            return {task: score for task, score in tasks.items() if isinstance(score, dict)}
+    return {}
+
+
 def positions(named: Named) -> Figure:
     """Mean loss in ranges of positions, with the mean's 95% interval."""
     figure = Figure(figsize=(6.4, 3.4), layout='constrained')
@@ -418,7 +467,7 @@ def bench(named: Named) -> Figure:
 
 KINDS: Mapping[str, Callable[[Named], Figure]] = {
     'attention': attention, 'loss': loss, 'passkey': passkey, 'positions': positions,
-    'sweep': sweep, 'bench': bench}
+    'ruler': ruler, 'sweep': sweep, 'bench': bench}
 SINGLE = ('sweep',)  # kinds of one document
 SUFFIXES = ('.svg', '.png', '.pdf', '.html')
 

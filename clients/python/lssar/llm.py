@@ -12,54 +12,13 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
 from lssar import client, types
 from lssar._server import OwnServer
+from lssar.types import SamplingParams
 
 if TYPE_CHECKING:
     import numpy
     import numpy.typing
 
 T = TypeVar('T')
-
-# vLLM's names of options that are called differently in lssar's API.
-RENAMED = {'stop': 'stop_strings'}
-
-
-@dataclasses.dataclass
-class SamplingParams:
-    """How texts are generated. None: the server's default, that of GenerateOptions.
-
-    The same request with the same seed gives the same text, whatever else runs.
-    """
-
-    n: int | None = None
-    temperature: float | None = None  # 0 is greedy; default 1
-    top_p: float | None = None
-    top_k: int | None = None  # 0 and -1: off
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: Mapping[int, float] | None = None
-    allowed_token_ids: types.TokenIds | None = None
-    banned_token_ids: types.TokenIds | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
-    stop: str | Sequence[str] | None = None
-    stop_token_ids: types.TokenIds | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-
-    def options(self) -> types.GenerateOptions:
-        """The fields that are set, by the names of types.GenerateOptions."""
-        options: dict[str, object] = {RENAMED.get(field.name, field.name): getattr(self, field.name)
-                   for field in dataclasses.fields(self)
-                   if getattr(self, field.name) is not None}
-        if isinstance(self.stop, str):
-            options['stop_strings'] = [self.stop]
-        if self.top_k == -1:
-            options['top_k'] = 0
-        return cast(types.GenerateOptions, options)
 
 
 @dataclasses.dataclass
@@ -102,7 +61,8 @@ class LLM:
     def __init__(self, model: str | os.PathLike[str], *, threads: int | None = None,
                  max_model_len: int | None = None, dtype: str | None = None,
                  kv_cache_dtype: str | None = None, kv_cache_memory: str | int | None = None,
-                 allow_attention_override: bool = False, device: str | None = None,
+                 allow_attention_override: bool = False, allow_steering: bool = False,
+                 device: str | None = None,
                  program: str | None = None, flags: Sequence[str] = ()) -> None:
         """Starts the server and waits until its self-check has passed.
 
@@ -113,6 +73,7 @@ class LLM:
             dtype, kv_cache_dtype: of weights and K/V cache, as lssar-server's flags.
             kv_cache_memory: bytes, or '512M', '2G'.
             allow_attention_override: for attention_override={'p': 5} in calls.
+            allow_steering: for steering=[{'layer': 3, 'vector': ...}] in calls.
             device: 'cpu', 'cuda', 'cuda:1', 'reference'.
             program: path of lssar-server; default: the one of this package, or in PATH.
             flags: more flags of lssar-server.
@@ -125,7 +86,8 @@ class LLM:
         arguments = [*_flag('threads', threads), *_flag('max_model_len', max_model_len),
                      *_flag('dtype', dtype), *_flag('kv_cache_dtype', kv_cache_dtype),
                      *_flag('kv_cache_memory', kv_cache_memory), *_flag('device', device),
-                     *(['--allow-attention-override'] if allow_attention_override else []), *flags]
+                     *(['--allow-attention-override'] if allow_attention_override else []),
+                     *(['--allow-steering'] if allow_steering else []), *flags]
         self._pid = os.getpid()
         self._server = OwnServer(path, program=program or server_program(), flags=arguments)
         self._client = client.Client(self._server.address)
@@ -165,13 +127,16 @@ class LLM:
     def embed(self, inputs: types.Text | Sequence[types.Text], *, use_tqdm: bool = False,
               **options: Unpack[types.EmbedOptions]) -> list[numpy.typing.NDArray[numpy.float32]]:
         """Hidden states of each input: float32 [hidden_size], or [tokens, hidden_size] with
-        pooling='token'."""
+        pooling='token'. With layers [layers, hidden_size], or [tokens, layers, hidden_size]."""
         import numpy  # pylint: disable=import-outside-toplevel
 
         texts = cast(list[types.Text], _as_list(inputs))
         results = self._guard(
             lambda: list(self._client.embed_many(texts, progress=use_tqdm, **options)))
         vectors = [numpy.array(each.vectors, numpy.float32) for each in results]
+        if options.get('layers'):
+            vectors = [each.reshape(-1, result.num_layers, each.shape[1])
+                       for each, result in zip(vectors, results, strict=True)]
         return vectors if options.get('pooling') == 'token' else [each[0] for each in vectors]
 
     def attention(self, prompt: types.Prompt,
@@ -183,9 +148,10 @@ class LLM:
         """Token ids."""
         return self._guard(lambda: self._client.tokenize(text, add_bos=add_bos))
 
-    def decode(self, ids: types.TokenIds) -> str:
+    def decode(self, ids: types.TokenIds, *, skip_special_tokens: bool = True) -> str:
         """Text of token ids."""
-        return self._guard(lambda: self._client.detokenize(ids))
+        return self._guard(
+            lambda: self._client.detokenize(ids, skip_special_tokens=skip_special_tokens))
 
     @property
     def info(self) -> types.ServerInfo:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, cast
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
 
 
 class IntArray(Protocol):
@@ -34,6 +38,17 @@ ScoreItem = tuple[Text, Sequence[Text]]
 """(context, continuations): one or more continuations of the same context."""
 
 
+class HasJsonSchema(Protocol):
+    """A pydantic model's class."""
+
+    def model_json_schema(self) -> dict[str, object]:
+        """Its JSON Schema."""
+
+
+JsonSchema = str | Mapping[str, object] | HasJsonSchema
+"""A JSON Schema: its text, a dict, or a pydantic model's class."""
+
+
 class CallOptions(TypedDict, total=False):
     """Options of every method."""
 
@@ -48,6 +63,15 @@ class AttentionOverride(TypedDict, total=False):
     phi: str  # of kind 'phi'
 
 
+class Steering(TypedDict, total=False):
+    """A vector that is added to the residual stream of each token from a position on."""
+
+    layer: int  # 0: the embedding; k: behind block k; required
+    vector: Sequence[float]  # hidden_size numbers, also a numpy array; required
+    scale: float  # default 1
+    first_position: int  # of the sequence, output included; default 0
+
+
 class SharingOptions(CallOptions, total=False):
     """How a request shares the engine with others, and what must answer it."""
 
@@ -56,6 +80,7 @@ class SharingOptions(CallOptions, total=False):
     cache_salt: str  # requests share cached pages only if their salts are equal; <= 128 bytes
     attention_override: AttentionOverride  # needs lssar-server --allow-attention-override
     checkpoint_hash: str  # FAILED_PRECONDITION if another checkpoint serves; default: any
+    steering: Sequence[Steering]  # needs lssar-server --allow-steering
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -63,7 +88,7 @@ class SamplingOptions(TypedDict, total=False):
 
     temperature: float  # [0, 100]; 0 is greedy; default 1
     top_k: int  # [0, vocab_size]; 0 is off; default 0
-    top_p: float  # (0, 1]; default 1
+    top_p: float  # [0, 1]; default 1
     min_p: float  # [0, 1]: least probability relative to the best token's; default 0
     repetition_penalty: float  # (0, 10], over prompt and output; default 1
     presence_penalty: float  # [-2, 2], once for each id in the output; default 0
@@ -71,6 +96,7 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float]  # id -> bias in [-100, 100]; at most 1024 entries
     allowed_token_ids: TokenIds  # only these are sampled; empty: all
     banned_token_ids: TokenIds  # never sampled
+    bad_words: Sequence[str]  # their tokens are never sampled in a row; at most 1024
     seed: int  # [0, 2^64); default: chosen by the server, returned in Started
 
 
@@ -82,12 +108,70 @@ class GenerateOptions(SamplingOptions, SharingOptions, total=False):
     ignore_eos: bool  # continue after EOS; default False
     stop_strings: Sequence[str]  # at most 16; the text ends before the first match
     stop_token_ids: TokenIds  # at most 64; the text ends before the token
-    n: int  # independent choices of the same prompt, [1, 16]; default 1
+    include_stop_str_in_output: bool  # the text includes what ended it; default False
+    skip_special_tokens: bool  # False: the text has the names of special tokens; default True
+    n: int  # independent choices of the same prompt, [1, --max-n of the server]; default 1
     logprobs: int  # 0: log-probability of each output token; N <= 20: also the N best ones
     prompt_logprobs: int  # the same for the prompt's tokens, all but the first
     echo: bool  # begin each text with the prompt's; default False
     stream_interval: int  # engine steps whose tokens make one delta, [1, 1024]; default 1
     speculative_tokens: int  # most draft tokens in a step, [0, 64]; same bits; default 64
+    json_object: bool  # the text is a JSON object; of these five options at most one
+    json_schema: JsonSchema  # the text is JSON that fits it
+    regex: str  # the whole text matches it
+    grammar: str  # the text fits this grammar in GBNF's notation; its first rule is `root`
+    choice: Sequence[str]  # the text is one of these; at most 1024
+
+
+# vLLM's names of options that are called differently in lssar's API.
+RENAMED = {'stop': 'stop_strings'}
+
+
+@dataclasses.dataclass
+class SamplingParams:
+    """How texts are generated. None: the server's default, that of GenerateOptions.
+
+    The same request with the same seed gives the same text, whatever else runs.
+    """
+
+    n: int | None = None
+    temperature: float | None = None  # 0 is greedy; default 1
+    top_p: float | None = None
+    top_k: int | None = None  # 0 and -1: off
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: TokenIds | None = None
+    banned_token_ids: TokenIds | None = None
+    bad_words: Sequence[str] | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    json_object: bool | None = None
+    json_schema: JsonSchema | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    choice: Sequence[str] | None = None
+
+    def options(self) -> GenerateOptions:
+        """The fields that are set, by the names of GenerateOptions."""
+        options: dict[str, object] = {RENAMED.get(field.name, field.name): getattr(self, field.name)
+                   for field in dataclasses.fields(self)
+                   if getattr(self, field.name) is not None}
+        if isinstance(self.stop, str):
+            options['stop_strings'] = [self.stop]
+        if self.top_k == -1:
+            options['top_k'] = 0
+        return cast(GenerateOptions, options)
 
 
 class ScoreOptions(SharingOptions, total=False):
@@ -95,6 +179,7 @@ class ScoreOptions(SharingOptions, total=False):
 
     per_token: bool  # also return each token with its log-probability; default False
     top_logprobs: int  # with per_token: the N best tokens at each position, [0, 20]; default 0
+    logprob_token_ids: TokenIds  # at each position also the log-probabilities of these, <= 1024
 
 
 class EmbedOptions(SharingOptions, total=False):
@@ -103,6 +188,9 @@ class EmbedOptions(SharingOptions, total=False):
     pooling: Literal['last', 'mean', 'token']  # last token's vector, mean, or all; default last
     apply_head: bool  # outputs of the checkpoint's regression head; default False: hidden states
     normalize: bool  # scale each vector to L2 norm 1, after pooling and head; default False
+    layers: Sequence[int]  # 0: the embedding; k: behind block k; -1: the final norm; default [-1]
+    positions: TokenIds  # with 'mean' and 'token': only of these tokens, ascending; default all
+    dtype: Literal['fp32', 'fp16']  # of the numbers on their way; default fp32
 
 
 class AttentionOptions(SharingOptions, total=False):
@@ -132,7 +220,8 @@ class Delta:
     choice: int
     text: str  # whole UTF-8 characters; may be empty
     tokens: tuple[Token, ...]
-    finish_reason: str | None = None  # EOS, STOP_STRING, STOP_TOKEN, LENGTH, CANCELLED
+    # EOS, STOP_STRING, STOP_TOKEN, LENGTH, CANCELLED; of a constraint: COMPLETE, DEAD_END
+    finish_reason: str | None = None
     stop_string: str = ''  # the match, for STOP_STRING
 
 
@@ -194,6 +283,7 @@ class Receipt:
     dtype: str
     kv_cache_dtype: str
     attention: str  # 'lssar p=15'
+    steering: str = ''  # 'layer 3 from position 10: 1.5 x 0f3a61c27be09d44'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,13 +304,17 @@ class ContinuationScore:
     num_bytes: int  # UTF-8 bytes of its pieces
     is_greedy: bool  # every token was the most probable one at its position
     tokens: tuple[Token, ...] = ()  # with per_token
+    # With logprob_token_ids: their log-probabilities at the place of each token.
+    token_id_logprobs: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Embedding:
     """The vectors of one input."""
 
-    vectors: tuple[tuple[float, ...], ...]  # one, or one for each token with pooling='token'
+    # Of one token, or of each with pooling='token': a vector for each layer of the request.
+    vectors: tuple[tuple[float, ...], ...]
+    num_layers: int = 1  # vectors of a token, which are side by side
 
     @property
     def vector(self) -> tuple[float, ...]:
@@ -228,6 +322,22 @@ class Embedding:
         if len(self.vectors) != 1:
             raise ValueError(f'the input has {len(self.vectors)} vectors: use .vectors')
         return self.vectors[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class HiddenStates:
+    """Hidden states of consecutive tokens, as they come."""
+
+    first: int  # position of the first token; with positions: the index of its position
+    values: numpy.typing.NDArray[numpy.float16 | numpy.float32]  # [tokens, layers, hidden_size]
+
+
+@dataclasses.dataclass(frozen=True)
+class Distributions:
+    """Distributions over the vocabulary at consecutive tokens of a continuation, as they come."""
+
+    first: int  # index of the first token in the continuation
+    logprobs: numpy.typing.NDArray[numpy.float32]  # [tokens, vocab_size], nats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,6 +430,7 @@ class ServerInfo:
     config_hash: str = ''
     http_address: str = ''  # where the HTTP port listens, HOST:PORT; empty: there is none
     self_check_failure: str = ''  # why it failed, where it is served nevertheless
+    steering_allowed: bool = False  # requests may have steering
 
 
 @dataclasses.dataclass(frozen=True)

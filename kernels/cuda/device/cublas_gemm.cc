@@ -20,8 +20,8 @@ constexpr uint64_t kTypicalRows = 512;
 constexpr uint64_t kMostRows = 16384;
 constexpr int kMaxAlgorithms = 16;  // candidates of the heuristic
 
-// Loaded on demand, not linked: the library is half a gigabyte, which a program without fast GEMM
-// neither needs to install nor maps.
+// Loaded on demand, not linked: the library is half a gigabyte, which a program that runs on the
+// CPU neither needs to install nor maps.
 struct CublasLt {
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtDestroy) destroy = nullptr;
@@ -75,6 +75,14 @@ int CodeOf(cublasStatus_t status) {
   }
 }
 
+cudaDataType_t TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF16: return CUDA_R_16F;
+    case DType::kBF16: return CUDA_R_16BF;
+    default: return CUDA_R_32F;
+  }
+}
+
 // A GEMM of one shape and epilogue. The library is column-major, so our rows are its columns:
 // out^T = W x^T, with W passed as a transposed matrix.
 struct GemmPlan {
@@ -102,8 +110,9 @@ class CublasGemm final : public GemmLibrary {
 
   // Not GELU with a residual: the library would add the residual before GELU.
   bool Supports(const LibraryGemmArgs& args) override {
-    const bool is_half = args.weight.dtype == DType::kF16 || args.weight.dtype == DType::kBF16;
-    return is_half && !(args.gelu && args.residual != nullptr) &&
+    const DType dtype = args.weight.dtype;
+    const bool is_float = dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+    return is_float && !(args.gelu && args.residual != nullptr) &&
            uint64_t(args.num_rows) <= kMostRows && SupportsRows(PlanFor(args), args.num_rows);
   }
 
@@ -130,8 +139,8 @@ class CublasGemm final : public GemmLibrary {
   }
 
  private:
-  // out_features, columns, type, bias, gelu, residual.
-  using Key = std::tuple<int, int, DType, bool, bool, bool>;
+  // out_features, columns, stride of the result, type, bias, gelu, residual.
+  using Key = std::tuple<int, int, int, DType, bool, bool, bool>;
 
   template <typename T>
   cublasStatus_t Set(GemmPlan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value) {
@@ -166,11 +175,8 @@ class CublasGemm final : public GemmLibrary {
 
   // One algorithm for every number of rows, chosen at the first GEMM of the shape.
   GemmPlan& PlanFor(const LibraryGemmArgs& args) {
-    const Key key{args.weight.num_rows,
-                  args.weight.padded_cols,
-                  args.weight.dtype,
-                  args.bias != nullptr,
-                  args.gelu,
+    const Key key{args.weight.num_rows,    args.weight.padded_cols, args.out_stride,
+                  args.weight.dtype,       args.bias != nullptr,    args.gelu,
                   args.residual != nullptr};
     const auto [at, is_new] = plans_.try_emplace(key);
     if (is_new && Describe(args, at->second)) at->second.is_found = Find(at->second);
@@ -178,7 +184,7 @@ class CublasGemm final : public GemmLibrary {
   }
 
   bool Describe(const LibraryGemmArgs& args, GemmPlan& plan) {
-    const cudaDataType_t type = args.weight.dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
+    const cudaDataType_t type = TypeOf(args.weight.dtype);
     const uint64_t cols = uint64_t(args.weight.padded_cols);
     const uint64_t out_features = uint64_t(args.weight.num_rows);
     const cublasOperation_t transposed = CUBLAS_OP_T;
@@ -194,7 +200,7 @@ class CublasGemm final : public GemmLibrary {
         lt_.layout_create(&plan.x, type, cols, kTypicalRows, int64_t(cols)) ==
             CUBLAS_STATUS_SUCCESS &&
         lt_.layout_create(&plan.out, CUDA_R_32F, out_features, kTypicalRows,
-                          int64_t(out_features)) == CUBLAS_STATUS_SUCCESS &&
+                          int64_t{args.out_stride}) == CUBLAS_STATUS_SUCCESS &&
         Set(plan, CUBLASLT_MATMUL_DESC_TRANSA, transposed) == CUBLAS_STATUS_SUCCESS &&
         Set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue) == CUBLAS_STATUS_SUCCESS;
     if (!is_made || args.bias == nullptr) return is_made;
@@ -257,7 +263,8 @@ absl::StatusOr<std::unique_ptr<GemmLibrary>> MakeCublasGemm() {
   void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::FailedPreconditionError(
-        StrCat("fast GEMM needs cuBLASLt, which is not installed: ", dlerror()));
+        StrCat("cuBLASLt is not installed: ", dlerror(),
+               "; install CUDA's libcublas, or add --batch-invariant, which does without it"));
   }
   CublasLt lt;
   cublasLtHandle_t handle = nullptr;

@@ -31,18 +31,12 @@ class DeviceDriver final : public CudaDriver {
 
   int CountDevices(int& count) override { return Code(cudaGetDeviceCount(&count)); }
 
-  int Open(int device_idx, CudaDevice& device) override {
+  int Describe(int device_idx, CudaDevice& device) override {
     cudaDeviceProp properties;
     cudaError_t code = cudaGetDeviceProperties(&properties, device_idx);
-    if (code == cudaSuccess) code = cudaSetDevice(device_idx);
     if (code == cudaSuccess) code = cudaDriverGetVersion(&device.driver_version);
     if (code == cudaSuccess) code = cudaRuntimeGetVersion(&device.runtime_version);
-    if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
-    for (cudaEvent_t& mark : marks_) {
-      if (code == cudaSuccess) code = cudaEventCreate(&mark);
-    }
     if (code != cudaSuccess) return Code(code);
-    device_idx_ = device_idx;
     device.name = properties.name;
     device.compute_capability =
         std::min(10 * properties.major + properties.minor, max_compute_capability_);
@@ -50,6 +44,15 @@ class DeviceDriver final : public CudaDriver {
     device.memory_bytes = properties.totalGlobalMem;
     device.shared_bytes_of_block = properties.sharedMemPerBlockOptin;
     return kCudaSuccess;
+  }
+  int Open(int device_idx) override {
+    cudaError_t code = cudaSetDevice(device_idx);
+    if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+    for (cudaEvent_t& mark : marks_) {
+      if (code == cudaSuccess) code = cudaEventCreate(&mark);
+    }
+    if (code == cudaSuccess) device_idx_ = device_idx;
+    return Code(code);
   }
   void* Stream() const override { return OwnStream(); }
 
@@ -179,11 +182,11 @@ std::unique_ptr<CudaDriver> MakeDeviceDriver(int max_compute_capability) {
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(
-    int device_idx, bool fast_gemm, std::function<void(std::string_view)> log) {
+    int device_idx, bool batch_invariant, std::function<void(std::string_view)> log) {
   return MakeCudaBackend({.name = "cuda:" + std::to_string(device_idx),
                           .driver = MakeDeviceDriver(),
                           .kernels = DeviceKernels(),
-                          .make_gemm_library = fast_gemm ? &MakeCublasGemm : nullptr,
+                          .make_gemm_library = batch_invariant ? nullptr : &MakeCublasGemm,
                           .log = std::move(log)},
                          device_idx);
 }

@@ -16,10 +16,10 @@ namespace lssar {
 // devices without clusters.
 std::unique_ptr<CudaDriver> MakeDeviceDriver(int max_compute_capability = 1000);
 
-// Errors  those of OpenCudaDevice; FAILED_PRECONDITION: fast GEMM without cuBLASLt
-// log: BackendOptions::log
+// batch_invariant, log: BackendOptions
+// Errors  those of MakeCudaBackend; FAILED_PRECONDITION: cuBLASLt is needed and not installed
 absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(
-    int device_idx, bool fast_gemm, std::function<void(std::string_view)> log);
+    int device_idx, bool batch_invariant, std::function<void(std::string_view)> log);
 
 }  // namespace lssar
 

@@ -27,7 +27,8 @@ size_t SharedBytesOf(int compute_capability) {
     case 80:
     case 87: return size_t{163} * 1024;
     case 86:
-    case 89: return size_t{99} * 1024;
+    case 89:
+    case 120: return size_t{99} * 1024;
     default: return emulation::kMaxSharedBytes;
   }
 }
@@ -42,7 +43,7 @@ class EmulatedDriver final : public CudaDriver {
     count = 1;
     return kCudaSuccess;
   }
-  int Open(int, CudaDevice& device) override {
+  int Describe(int, CudaDevice& device) override {
     device = {.name = "emulated",
               .compute_capability = compute_capability_,
               .num_multiprocessors = 4,  // few, so that small batches fill the device
@@ -52,6 +53,7 @@ class EmulatedDriver final : public CudaDriver {
               .runtime_version = 13000};
     return kCudaSuccess;
   }
+  int Open(int) override { return kCudaSuccess; }
   void* Stream() const override { return static_cast<emulation::Stream*>(stream_.get()); }
 
   // Exactly num_bytes, so that a sanitizer detects a kernel that reads past the end.
@@ -165,9 +167,9 @@ CudaBackendParts EmulatedParts(int compute_capability) {
           .kernels = cuda_emulated::KernelTable()};
 }
 
-std::unique_ptr<Backend> MakeEmulatedBackend(int compute_capability, bool fast_gemm) {
+std::unique_ptr<Backend> MakeEmulatedBackend(int compute_capability, bool has_library) {
   CudaBackendParts parts = EmulatedParts(compute_capability);
-  if (fast_gemm) parts.make_gemm_library = &MakeEmulatedGemm;
+  if (has_library) parts.make_gemm_library = &MakeEmulatedGemm;
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeCudaBackend(std::move(parts), 0);
   LSSAR_CHECK(backend.ok());
   return *std::move(backend);

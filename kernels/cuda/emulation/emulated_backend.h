@@ -11,13 +11,14 @@
 namespace lssar {
 
 // A device in the host's memory. compute_capability 90: H100; 80: A100, without clusters and with
-// less shared memory; 86 and 89: still less.
+// less shared memory; 86, 89 and 120: still less.
 std::unique_ptr<CudaDriver> MakeEmulatedDriver(int compute_capability = 90);
 
 // Driver and kernels for MakeCudaBackend, named "cuda-emulated".
 CudaBackendParts EmulatedParts(int compute_capability = 90);
 
-std::unique_ptr<Backend> MakeEmulatedBackend(int compute_capability = 90, bool fast_gemm = false);
+// has_library: GEMMs of many rows by a library, as on a GPU; without it, batch-invariant.
+std::unique_ptr<Backend> MakeEmulatedBackend(int compute_capability = 90, bool has_library = false);
 
 }  // namespace lssar
 

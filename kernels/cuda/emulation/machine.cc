@@ -11,7 +11,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "base/check.h"
@@ -131,11 +130,6 @@ class ReadyQueue {
 
 class Machine {
  public:
-  void SetSchedule(uint64_t seed) {
-    seed_ = seed;
-    random_.seed(seed);
-  }
-
   void Run(const LaunchShape& shape, const std::function<void()>& kernel) {
     LSSAR_CHECK(ShapeFits(shape) && current_ == nullptr);
     kernel_ = &kernel;
@@ -147,10 +141,6 @@ class Machine {
   }
 
   Fiber& Current() { return *current_; }
-
-  // Whether a copy arrives only when it is waited for: always in schedule 0, at random in the
-  // others.
-  bool IsLate() { return seed_ == 0 || random_() % 2 == 0; }
 
   void Meet(Rendezvous& meeting) {
     if (meeting.waiting.size() + 1 == meeting.num_expected) {
@@ -253,7 +243,6 @@ class Machine {
   // Not inlined: a jump would clobber local variables.
   [[gnu::noinline]] Fiber* TakeReady() {
     if (ready_.Size() == 0) return nullptr;
-    if (seed_ != 0) std::swap(ready_.At(0), ready_.At(random_() % ready_.Size()));
     Fiber* const next = ready_.Pop();
     // Stacks of a large block do not fit in the host's first caches.
     if (ready_.Size() > 2) {
@@ -296,8 +285,6 @@ class Machine {
 
   static void Enter();
 
-  uint64_t seed_ = 0;
-  std::minstd_rand random_;
   const std::function<void()>* kernel_ = nullptr;
   bool overlaps_previous_ = false;
   std::vector<Block> blocks_;  // of the cluster that runs
@@ -353,8 +340,6 @@ void RequireShared(const void* address, size_t num_bytes) {
 }  // namespace
 
 const Place* current_place = nullptr;
-
-void SetSchedule(uint64_t seed) { TheMachine().SetSchedule(seed); }
 
 namespace {
 KernelRunner kernel_runner = nullptr;
@@ -427,12 +412,9 @@ void CpAsync(void* to, const void* from, size_t num_bytes, size_t valid_bytes) {
 }
 
 void CpAsyncCommitGroup() {
-  Machine& machine = TheMachine();
-  Fiber& self = machine.Current();
+  Fiber& self = TheMachine().Current();
   self.copy_groups.push_back(std::move(self.open_group));
   self.open_group.clear();
-  if (machine.IsLate()) return;
-  for (const Copy& copy : self.copy_groups.back()) copy.Do();
 }
 
 void WaitForCopyGroups(int num_pending) {
@@ -468,15 +450,7 @@ void Arrive(uint64_t* barrier) {
 void CpAsyncBulk(void* to, const void* from, size_t num_bytes, uint64_t* barrier) {
   RequireAligned(to, from, num_bytes);
   RequireShared(to, num_bytes);
-  Barrier& found = Find(barrier);
-  const Copy copy{to, from, num_bytes, num_bytes};
-  if (TheMachine().IsLate()) {
-    found.copies.push_back(copy);
-    return;
-  }
-  copy.Do();
-  found.pending_bytes -= int64_t(num_bytes);
-  CompletePhase(found);
+  Find(barrier).copies.push_back({to, from, num_bytes, num_bytes});
 }
 
 void WaitForBarrier(uint64_t* barrier, unsigned parity) {

@@ -1,8 +1,8 @@
 // The execution model of CUDA on the host. Every thread of a cluster is a fiber, so that a kernel's
-// source runs unchanged, with barriers, shuffles and shared memory. What hardware leaves
-// unspecified is chosen adversely: which thread runs next, what shared memory holds before a block
-// starts and after it ends, and whether an asynchronous copy arrives at once or only when it is
-// waited for.
+// source runs unchanged, with barriers, shuffles and shared memory. Threads run in order, each warp
+// as far as it can. What hardware leaves unspecified is chosen adversely: shared memory holds NaN
+// before a block starts and after it ends, and asynchronous copies arrive only when they are waited
+// for. Other schedules, and races, are looked for in the device's own code (tests/ptx).
 #ifndef LSSAR_KERNELS_CUDA_EMULATION_MACHINE_H_
 #define LSSAR_KERNELS_CUDA_EMULATION_MACHINE_H_
 
@@ -19,10 +19,6 @@ inline constexpr int kWarpThreads = 32;
 inline constexpr int kMaxThreads = 1024;
 inline constexpr size_t kMaxSharedBytes = 227 * 1024;  // of any device
 inline constexpr int kMaxClusterBlocks = 8;
-
-// Which thread runs next: 0: the threads in order, each warp as far as it can; otherwise random
-// from this seed. Process-wide.
-void SetSchedule(uint64_t seed);
 
 // Runs all threads of the kernel, cluster after cluster. Aborts the process on a deadlock, on a
 // barrier that some threads of a warp miss, and on a collective entered from different places.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/checkpoint.h"
+#include "models/page_pool.h"
 #include "tests/kernels/cuda/faulty_driver.h"
 #include "tests/kernels/cuda/stepper.h"
 
@@ -35,7 +36,14 @@ TEST(CudaDriverTest, DevicesThatCannotBeOpened) {
   ExpectError(error({.num_devices = 0, .alive = {}}), kPrecondition, "no CUDA device");
   ExpectError(error({.num_devices = 2, .alive = {}}, 2), absl::StatusCode::kInvalidArgument,
               "device 2 does not exist: this machine has 2");
+  ExpectError(
+      error({.device_name = "NVIDIA H100 MIG 1g.10gb", .alive = {}}, 1),
+      absl::StatusCode::kInvalidArgument,
+      "device 1 does not exist: this machine has 1, numbered from 0; a process sees one MIG "
+      "slice, here NVIDIA H100 MIG 1g.10gb: choose it by CUDA_VISIBLE_DEVICES");
   ExpectError(error({}, -1), absl::StatusCode::kInvalidArgument, "-1");
+  ExpectError(failing(DriverCall::kDescribe, kCudaInvalidValue), absl::StatusCode::kInternal,
+              "reading the properties of CUDA device 0 failed: CUDA error 1, text of 1");
   ExpectError(failing(DriverCall::kOpen, kCudaOutOfMemory), absl::StatusCode::kResourceExhausted,
               "opening CUDA device 0 failed: CUDA error 2, text of 2");
   ExpectError(error({.driver_version = 12040, .alive = {}}), kPrecondition,
@@ -44,9 +52,73 @@ TEST(CudaDriverTest, DevicesThatCannotBeOpened) {
               "7.5; this build needs 8.0 or later");
   ExpectError(failing(DriverCall::kLaunchKernel, kCudaNoKernelForDevice), kPrecondition,
               "no kernels for emulated, compute capability 9.0");
+  for (const int code :
+       {kCudaJitCompilerNotFound, kCudaUnsupportedPtxVersion, kCudaJitCompilationDisabled}) {
+    ExpectError(failing(DriverCall::kLaunchKernel, code), kPrecondition,
+                "the NVIDIA driver, of CUDA 13.0, does not compile this build's kernels, of CUDA "
+                "13.0, for emulated, compute capability 9.0 (text of " +
+                    std::to_string(code) + "): update the driver");
+  }
   ExpectError(failing(DriverCall::kLaunchKernel, kCudaInvalidValue), absl::StatusCode::kInternal,
               "the first kernel failed");
   EXPECT_TRUE(error({}).ok());
+}
+
+// A device that does not fit is refused by its properties: nothing is opened or allocated on it.
+TEST(CudaDriverTest, DevicesThatDoNotFitAreNotOpened) {
+  for (const DriverScript& unfit : {DriverScript{.driver_version = 12040, .alive = {}},
+                                    DriverScript{.compute_capability = 75, .alive = {}}}) {
+    const auto script = std::make_shared<DriverScript>(unfit);
+    script->failing = DriverCall::kAllocate;
+    EXPECT_FALSE(MakeFaulty(script).ok());
+    EXPECT_EQ(script->opened_device, -1);
+    EXPECT_EQ(script->num_calls, 0);
+  }
+}
+
+TEST(CudaDriverTest, TheDeviceOfTheIndexIsOpened) {
+  const auto script = std::make_shared<DriverScript>(DriverScript{.num_devices = 2, .alive = {}});
+  EXPECT_TRUE(MakeFaulty(script, 1).ok());
+  EXPECT_EQ(script->opened_device, 1);
+}
+
+CudaKernels kernels;  // of the emulation
+int probed_clusters = 0;
+int cluster_code = 0;  // of launches in clusters
+bool has_cluster_code = true;
+
+// Decode runs without clusters where the device or the build's code for it has none.
+TEST(CudaDriverTest, ClustersAreTried) {
+  kernels = EmulatedParts().kernels;
+  const auto probe = [](int compute_capability, int code = 0, bool is_compiled = true) {
+    probed_clusters = 0;
+    cluster_code = code;
+    has_cluster_code = is_compiled;
+    CudaKernels tried = kernels;
+    tried.probe = [](const CudaProbeArgs& args, void* stream) {
+      probed_clusters += args.cluster_blocks > 1;
+      if (args.cluster_blocks > 1 && cluster_code != 0) return cluster_code;
+      const int launched = kernels.probe(args, stream);
+      if (launched != 0 || has_cluster_code) return launched;
+      return static_cast<emulation::Stream*>(stream)->Submit(
+          [args] { args.out[0].has_clusters = false; });
+    };
+    const std::unique_ptr<CudaDriver> driver = MakeEmulatedDriver(compute_capability);
+    CudaDevice device = *OpenCudaDevice(*driver, 0);
+    LSSAR_CHECK(ProbeCudaDevice(*driver, tried, &device).ok());
+    return device.has_clusters;
+  };
+  EXPECT_TRUE(probe(90));
+  EXPECT_EQ(probed_clusters, 1);
+  for (const int code :
+       {kCudaInvalidConfiguration, kCudaLaunchOutOfResources, kCudaInvalidClusterSize}) {
+    EXPECT_FALSE(probe(90, code)) << code;
+  }
+  EXPECT_FALSE(probe(90, 0, /*is_compiled=*/false));
+  for (const int compute_capability : {80, 89, 120}) {
+    EXPECT_FALSE(probe(compute_capability)) << compute_capability;
+    EXPECT_EQ(probed_clusters, 0);
+  }
 }
 
 // A sum without terms is log2(1): a device that is not exact there is refused.
@@ -108,7 +180,7 @@ absl::Status WholeLife(const std::shared_ptr<DriverScript>& script, bool* is_los
 }
 
 // Calls until there is a backend, whose IsLost can be asked: the probe's are the last.
-constexpr int kCallsOfOpen = 5;
+constexpr int kCallsOfOpen = 8;
 
 class FailingCallTest : public testing::TestWithParam<int> {};
 
@@ -187,6 +259,31 @@ TEST_F(CudaStepTest, KernelThatDoesNotLaunch) {
   EXPECT_FALSE(backend_->IsLost());
 }
 
+// Every shape of a model's decode steps is recorded before its first request.
+TEST(CudaDriverTest, AModelsStepsAreRecordedAtItsStart) {
+  const auto script = std::make_shared<DriverScript>();
+  script->free_bytes = size_t{1} << 30;
+  const std::unique_ptr<Backend> backend = *MakeFaulty(script);
+  Checkpoint checkpoint =
+      *LoadCheckpoint("tests/golden/gpt_lssar", backend.get(), {.dtype = DType::kF16});
+  const PagePool pool =
+      *MakePagePool(LayoutOf(checkpoint.config, DType::kF16, 16), 600, backend.get());
+  script->failing = DriverCall::kEndCapture;
+  script->num_calls = 0;
+  ASSERT_TRUE(checkpoint.model->PrepareSteps(pool.view, 4, 600).ok());
+  EXPECT_EQ(script->num_calls, 3 * 3);                         // 1, 2 and 4 rows; 1, 2 and 4 splits
+  script->Fail(DriverCall::kLaunchKernel, kCudaInvalidValue);  // a graph is not a launch of kernels
+  ForwardBatch batch;
+  batch.token_ids = {7};
+  batch.sequences = {{.num_rows = 1, .first_position = 500, .pages = pool.pages}};
+  batch.rope_bases = {10000};
+  batch.attention = {nullptr};
+  AttentionStats stats;
+  EXPECT_TRUE(checkpoint.model->Forward(batch, pool.view, &stats).ok());
+  EXPECT_TRUE(checkpoint.model->Synchronize().ok());
+  EXPECT_GT(stats.num_value_rows_read, 0);
+}
+
 // Codes of cuda_runtime_api.h.
 TEST(StickyErrorTest, KernelFaultsAreStickyAndUsageErrorsAreNot) {
   for (const int code : {214, 700, 702, 715, 716, 719}) EXPECT_TRUE(IsStickyCudaError(code));
@@ -199,8 +296,7 @@ TEST(StickyErrorTest, KernelFaultsAreStickyAndUsageErrorsAreNot) {
 // Recorded work runs at each launch, with the contents of its addresses at that time.
 TEST(EmulatedDriverTest, GraphReplaysRecordedWork) {
   const std::unique_ptr<CudaDriver> driver = MakeEmulatedDriver();
-  CudaDevice device;
-  ASSERT_EQ(driver->Open(0, device), kCudaSuccess);
+  ASSERT_EQ(driver->Open(0), kCudaSuccess);
   void *memory = nullptr, *pinned = nullptr, *graph = nullptr;
   ASSERT_EQ(driver->Allocate(16, memory), kCudaSuccess);
   ASSERT_EQ(driver->AllocateHost(16, pinned), kCudaSuccess);

@@ -12,6 +12,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/emulation/emulated_backend.h"
+#include "kernels/cuda/emulation/emulated_gemm.h"
 #include "kernels/cuda/emulation/stream.h"
 
 namespace lssar {
@@ -19,6 +20,7 @@ namespace lssar {
 enum class DriverCall {
   kAny,
   kCountDevices,
+  kDescribe,
   kOpen,
   kAllocate,
   kAllocateHost,
@@ -46,12 +48,16 @@ struct DriverScript {
   int num_devices = 1;
   int compute_capability = 90;
   int driver_version = 13000;
+  std::string device_name = "emulated";
   size_t free_bytes = 12345;
+  size_t max_step_graphs = 0;  // 0: the default
+  bool has_gemm_library = false;
 
   int num_calls = 0;         // of the failing kind
   bool is_optional = false;  // the backend can run without the failed call
   bool is_capturing = false;
-  int stuck_code = 0;     // of the sticky error that happened
+  int stuck_code = 0;  // of the sticky error that happened
+  int opened_device = -1;
   std::set<void*> alive;  // allocations and graphs
 
   // The code that a call of this kind returns; 0: forward the call.
@@ -86,11 +92,16 @@ class FaultyDriver final : public CudaDriver {
     count = script_->num_devices;
     return script_->Next(DriverCall::kCountDevices);
   }
-  int Open(int device_idx, CudaDevice& device) override {
-    if (const int failed = script_->Next(DriverCall::kOpen); failed != 0) return failed;
-    const int code = driver_->Open(device_idx, device);
+  int Describe(int device_idx, CudaDevice& device) override {
+    const int code =
+        Call(DriverCall::kDescribe, [&] { return driver_->Describe(device_idx, device); });
     device.driver_version = script_->driver_version;
+    device.name = script_->device_name;
     return code;
+  }
+  int Open(int device_idx) override {
+    script_->opened_device = device_idx;
+    return Call(DriverCall::kOpen, [&] { return driver_->Open(device_idx); });
   }
   void* Stream() const override {
     return static_cast<emulation::Stream*>(const_cast<FaultyStream*>(&stream_));
@@ -200,6 +211,8 @@ inline absl::StatusOr<std::unique_ptr<Backend>> MakeFaulty(
     const std::shared_ptr<DriverScript>& script, int device_idx = 0) {
   CudaBackendParts parts = EmulatedParts();
   parts.driver = std::make_unique<FaultyDriver>(script);
+  if (script->has_gemm_library) parts.make_gemm_library = &MakeEmulatedGemm;
+  if (script->max_step_graphs > 0) parts.max_step_graphs = script->max_step_graphs;
   return MakeCudaBackend(std::move(parts), device_idx);
 }
 

@@ -119,6 +119,31 @@ TEST(LaunchPlanTest, ClustersFillTheDevice) {
   EXPECT_EQ(ClusterBlocksFor(8 * kSplitsOfBlock + 1, 12, 132), 0);
 }
 
+// The list has the bucket of every step, and no other.
+TEST(LaunchPlanTest, BucketsAreThoseOfAllSteps) {
+  constexpr int kMaxRows = 37, kMaxKeys = 5000;
+  for (const bool has_clusters : {true, false}) {
+    for (const int capacity : {20, 512}) {
+      std::set<std::pair<int, int>> wanted, listed;
+      for (int num_rows = 1; num_rows <= kMaxRows; ++num_rows) {
+        for (int num_keys = 256; num_keys < kMaxKeys + 256; num_keys += 256) {
+          Step step;
+          for (int row = 0; row < num_rows; ++row) {
+            step.Add(1, row == 0 ? std::min(num_keys, kMaxKeys) - 1 : 0);
+          }
+          const auto bucket = step.Bucket(capacity, has_clusters);
+          if (bucket) wanted.emplace(bucket->num_rows, bucket->max_splits);
+        }
+      }
+      for (const DecodeBucket& bucket : DecodeBuckets(kMaxRows, kMaxKeys, capacity, has_clusters)) {
+        EXPECT_TRUE(listed.emplace(bucket.num_rows, bucket.max_splits).second);
+      }
+      EXPECT_EQ(listed, wanted) << capacity;
+    }
+  }
+  EXPECT_EQ(DecodeBuckets(64, 1 << 20, 512, true).size(), 99u);
+}
+
 TEST(LaunchPlanTest, BatchesCoverTheDecodeRows) {
   Step step;
   for (int position : {0, 100, 5000, 16383, 100000, 16000, 3}) step.Add(1, position);

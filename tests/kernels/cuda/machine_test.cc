@@ -16,11 +16,6 @@ namespace {
 
 using namespace cuda_emulated;  // NOLINT: the names of a kernel's instructions
 
-class MachineTest : public testing::Test {
- protected:
-  ~MachineTest() override { emulation::SetSchedule(0); }
-};
-
 int* SharedInts() { return reinterpret_cast<int*>(SharedMemory()); }
 
 // Each thread passes its number to its neighbour through shared memory.
@@ -35,25 +30,19 @@ std::vector<int> PassToNeighbour(bool with_barrier) {
   return received;
 }
 
-TEST_F(MachineTest, BarrierOrdersSharedMemory) {
-  for (uint64_t seed = 0; seed < 5; ++seed) {
-    emulation::SetSchedule(seed);
-    const std::vector<int> received = PassToNeighbour(true);
-    for (size_t i = 0; i < received.size(); ++i) {
-      ASSERT_EQ(received[i], int((i + 1) % received.size()));
-    }
+TEST(MachineTest, BarrierOrdersSharedMemory) {
+  const std::vector<int> received = PassToNeighbour(true);
+  for (size_t i = 0; i < received.size(); ++i) {
+    ASSERT_EQ(received[i], int((i + 1) % received.size()));
   }
 }
 
-TEST_F(MachineTest, MissingBarrierIsDetected) {
-  for (uint64_t seed = 0; seed < 5; ++seed) {
-    emulation::SetSchedule(seed);
-    const std::vector<int> received = PassToNeighbour(false);
-    EXPECT_NE(std::count(received.begin(), received.end(), -1), 0) << seed;
-  }
+TEST(MachineTest, MissingBarrierIsDetected) {
+  const std::vector<int> received = PassToNeighbour(false);
+  EXPECT_NE(std::count(received.begin(), received.end(), -1), 0);
 }
 
-TEST_F(MachineTest, CopyArrivesOnlyWhenWaitedFor) {
+TEST(MachineTest, CopyArrivesOnlyWhenWaitedFor) {
   alignas(16) const int source[4] = {1, 2, 3, 4};
   int before = 0, after = 0, zeroed = 1;
   emulation::Run({.num_threads = 1, .shared_bytes = 32}, [&] {
@@ -71,32 +60,29 @@ TEST_F(MachineTest, CopyArrivesOnlyWhenWaitedFor) {
 }
 
 // Two stages of one buffer by bulk copies, one barrier phase each.
-TEST_F(MachineTest, BulkCopiesCompleteOnTheirBarrier) {
-  for (uint64_t seed = 0; seed < 5; ++seed) {
-    emulation::SetSchedule(seed);
-    alignas(16) const int source[8] = {10, 11, 12, 13, 20, 21, 22, 23};
-    int sum = 0;
-    emulation::Run({.num_threads = 32, .shared_bytes = 64}, [&] {
-      uint64_t* const barrier = reinterpret_cast<uint64_t*>(SharedMemory() + 32);
-      if (LaneIdx() == 0) InitBarrier(barrier, 1);
-      SyncWarp();
-      for (unsigned phase = 0; phase < 2; ++phase) {
-        if (LaneIdx() == 0) {
-          ExpectBytes(barrier, 16);
-          BulkCopy(SharedMemory(), source + 4 * phase, 16, barrier);
-          Arrive(barrier);
-        }
-        WaitForBarrier(barrier, phase);
-        SyncWarp();
-        if (LaneIdx() == 31) sum += SharedInts()[3];
-        SyncWarp();
+TEST(MachineTest, BulkCopiesCompleteOnTheirBarrier) {
+  alignas(16) const int source[8] = {10, 11, 12, 13, 20, 21, 22, 23};
+  int sum = 0;
+  emulation::Run({.num_threads = 32, .shared_bytes = 64}, [&] {
+    uint64_t* const barrier = reinterpret_cast<uint64_t*>(SharedMemory() + 32);
+    if (LaneIdx() == 0) InitBarrier(barrier, 1);
+    SyncWarp();
+    for (unsigned phase = 0; phase < 2; ++phase) {
+      if (LaneIdx() == 0) {
+        ExpectBytes(barrier, 16);
+        BulkCopy(SharedMemory(), source + 4 * phase, 16, barrier);
+        Arrive(barrier);
       }
-    });
-    EXPECT_EQ(sum, 13 + 23);
-  }
+      WaitForBarrier(barrier, phase);
+      SyncWarp();
+      if (LaneIdx() == 31) sum += SharedInts()[3];
+      SyncWarp();
+    }
+  });
+  EXPECT_EQ(sum, 13 + 23);
 }
 
-TEST_F(MachineTest, BlocksOfAClusterReadSharedMemoryOfEachOther) {
+TEST(MachineTest, BlocksOfAClusterReadSharedMemoryOfEachOther) {
   std::vector<int> received(4 * 32);
   emulation::Run({.num_blocks_x = 4, .num_threads = 32, .cluster_blocks = 2, .shared_bytes = 128},
                  [&] {
@@ -112,7 +98,7 @@ TEST_F(MachineTest, BlocksOfAClusterReadSharedMemoryOfEachOther) {
 }
 
 // As in a kernel without the last SyncCluster.
-TEST_F(MachineTest, SharedMemoryIsPoisonedWhenABlockEnds) {
+TEST(MachineTest, SharedMemoryIsPoisonedWhenABlockEnds) {
   int received = 1;
   emulation::Run({.num_blocks_x = 2, .num_threads = 2, .cluster_blocks = 2, .shared_bytes = 128},
                  [&] {
@@ -125,7 +111,7 @@ TEST_F(MachineTest, SharedMemoryIsPoisonedWhenABlockEnds) {
   EXPECT_EQ(received, -1);
 }
 
-TEST_F(MachineTest, WarpsShuffleAndVote) {
+TEST(MachineTest, WarpsShuffleAndVote) {
   std::vector<int> sums(64), ballots(64);
   emulation::Run({.num_threads = 64}, [&] {
     int sum = ThreadIdx();
@@ -139,7 +125,7 @@ TEST_F(MachineTest, WarpsShuffleAndVote) {
 }
 
 // Two MMAs with operands in their layouts, both B loaded by one LoadTransposed.
-TEST_F(MachineTest, MmaMultipliesMatrices) {
+TEST(MachineTest, MmaMultipliesMatrices) {
   const std::vector<float> a = RandomFloats(16 * 16, 1), b = RandomFloats(16 * 16, 2);
   const auto a_at = [&](int row, int col) { return F16FromFloat(a[size_t(row * 16 + col)]); };
   std::vector<float> product(16 * 16);
@@ -175,9 +161,7 @@ TEST_F(MachineTest, MmaMultipliesMatrices) {
   }
 }
 
-using MachineDeathTest = MachineTest;
-
-TEST_F(MachineDeathTest, DetectsDeadlocksAndInvalidAccesses) {
+TEST(MachineDeathTest, DetectsDeadlocksAndInvalidAccesses) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const LaunchShape shape{.num_threads = 64, .shared_bytes = 64};
   EXPECT_DEATH(emulation::Run(shape,
@@ -201,7 +185,7 @@ TEST_F(MachineDeathTest, DetectsDeadlocksAndInvalidAccesses) {
   EXPECT_DEATH(emulation::Run(shape, [] { InBlock(SharedMemory(), 1); }), "no such block");
 }
 
-TEST_F(MachineTest, RefusesLaunchesAboveTheLimits) {
+TEST(MachineTest, RefusesLaunchesAboveTheLimits) {
   EXPECT_TRUE(emulation::ShapeFits({.num_threads = 1024, .shared_bytes = 227 * 1024}));
   EXPECT_FALSE(emulation::ShapeFits({.num_threads = 1025}));
   EXPECT_FALSE(emulation::ShapeFits({.num_threads = 32, .shared_bytes = 227 * 1024 + 1}));

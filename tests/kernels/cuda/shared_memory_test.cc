@@ -77,10 +77,20 @@ TEST_P(SharedMemoryTest, LayoutsThatFitGiveTheBitsOfTheLargestDevice) {
   }
 }
 
+TEST(ClusterMemoryTest, ADeviceWithClustersHasTheirMemory) {
+  const CudaKernels kernels = EmulatedParts().kernels;
+  for (const int dim : {32, 64, 80, 128}) {
+    for (const DType dtype : {DType::kF16, DType::kI8}) {
+      EXPECT_LE(kernels.attention_memory(dtype, dim).cluster_decode, kClusterSharedBytes) << dim;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, SharedMemoryTest,
                          testing::Values(DeviceLimit{.compute_capability = 80},
                                          DeviceLimit{86, 80, 64}, DeviceLimit{89, 80, 64},
-                                         DeviceLimit{.compute_capability = 90}),
+                                         DeviceLimit{.compute_capability = 90},
+                                         DeviceLimit{120, 80, 64}),
                          [](const auto& test) {
                            return "Sm" + std::to_string(test.param.compute_capability);
                          });

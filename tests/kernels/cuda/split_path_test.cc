@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "tests/kernels/dense_cases.h"
 #include "tests/support/compare.h"
 #if LSSAR_WITH_CUDA
+#include "kernels/cuda/device/cublas_gemm.h"
 #include "kernels/cuda/device/device_backend.h"
 #include "kernels/cuda/device/device_kernels.h"
 #endif
@@ -20,11 +22,14 @@ namespace lssar {
 namespace {
 
 // Null where there is no such device.
-std::unique_ptr<Backend> OpenAs(const std::string& device, int compute_capability) {
-  if (device == "Emulated") return MakeEmulatedBackend(compute_capability);
+std::unique_ptr<Backend> OpenAs(const std::string& device, int compute_capability,
+                                bool has_library) {
+  if (device == "Emulated") return MakeEmulatedBackend(compute_capability, has_library);
 #if LSSAR_WITH_CUDA
-  auto backend = MakeCudaBackend(
-      {.driver = MakeDeviceDriver(compute_capability), .kernels = DeviceKernels()}, 0);
+  auto backend = MakeCudaBackend({.driver = MakeDeviceDriver(compute_capability),
+                                  .kernels = DeviceKernels(),
+                                  .make_gemm_library = has_library ? &MakeCublasGemm : nullptr},
+                                 0);
   if (backend.ok()) return *std::move(backend);
 #endif
   return nullptr;
@@ -32,17 +37,23 @@ std::unique_ptr<Backend> OpenAs(const std::string& device, int compute_capabilit
 
 std::vector<std::string> Devices() {
   std::vector<std::string> devices = {"Emulated"};
-  if (OpenAs("Gpu", 90) != nullptr) devices.emplace_back("Gpu");
+  if (OpenAs("Gpu", 90, false) != nullptr) devices.emplace_back("Gpu");
   return devices;
 }
 
-class SplitPathTest : public testing::TestWithParam<std::string> {};
+// Device; whether it compacts values, as it does with a library for GEMMs.
+class SplitPathTest : public testing::TestWithParam<std::tuple<std::string, bool>> {
+ protected:
+  const bool is_gpu_ = std::get<0>(GetParam()) == "Gpu";
+  std::unique_ptr<Backend> Open(int compute_capability) const {
+    return OpenAs(std::get<0>(GetParam()), compute_capability, std::get<1>(GetParam()));
+  }
+};
 
 TEST_P(SplitPathTest, BitsAndCountsOfTheClusterPath) {
   constexpr int kHeads = 2;
-  const std::unique_ptr<Backend> clusters = OpenAs(GetParam(), 90);
-  const std::unique_ptr<Backend> splits = OpenAs(GetParam(), 80);
-  const int num_tokens = GetParam() == "Gpu" ? 20000 : 1100;
+  const std::unique_ptr<Backend> clusters = Open(90), splits = Open(80);
+  const int num_tokens = is_gpu_ ? 20000 : 1100;
   for (const int dim : {32, 64, 80, 128}) {
     const SequenceVectors sequence(num_tokens, kHeads, dim, 1, Content::kTopical);
     const std::vector<RowRange> ranges = {{.first = 0, .count = 1},
@@ -70,8 +81,31 @@ TEST_P(SplitPathTest, BitsAndCountsOfTheClusterPath) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, SplitPathTest, testing::ValuesIn(Devices()),
-                         [](const auto& test) { return test.param; });
+TEST_P(SplitPathTest, RowsDoNotDependOnTheirNeighbours) {
+  constexpr int kTokens = 1100, kDim = 64;
+  const std::unique_ptr<Backend> backend = Open(90);
+  const SequenceVectors sequence(kTokens, 1, kDim, 1, Content::kTopical);
+  const SequenceVectors other(kTokens / 3, 1, kDim, 2, Content::kTopical);
+  const PagedKv kv(*backend, {&sequence}, 64, DType::kF16);
+  const PagedKv both(*backend, {&sequence, &other}, 64, DType::kF16);
+  const std::vector<RowRange> ranges = {{.first = 700, .count = 1},
+                                        {.first = kTokens - 3, .count = 3}};
+  for (const RowRange& range : ranges) {
+    std::vector<float> alone = Attend(*backend, {}, {&sequence}, kv, {range});
+    const std::vector<float> together =
+        Attend(*backend, {}, {&sequence, &other}, both, {range, {.first = 300, .count = 2}});
+    const size_t size = size_t(range.count) * kDim;
+    ASSERT_EQ(alone.size(), size);
+    EXPECT_TRUE(SameBits({together.begin(), together.begin() + ptrdiff_t(size)}, alone));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, SplitPathTest,
+                         testing::Combine(testing::ValuesIn(Devices()), testing::Bool()),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) +
+                                  (std::get<1>(test.param) ? "Compacted" : "");
+                         });
 
 }  // namespace
 }  // namespace lssar

@@ -8,12 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/emulation/machine.h"
 #include "tests/kernels/cuda/faulty_driver.h"
 #include "tests/kernels/cuda/stepper.h"
 
 namespace lssar {
 namespace {
+
+constexpr int kMaxGraphs = 12;
 
 // Pages first, first + 1, ... for `num_tokens` tokens.
 std::vector<int32_t> PagesFrom(int32_t first, int num_tokens) {
@@ -22,19 +23,18 @@ std::vector<int32_t> PagesFrom(int32_t first, int num_tokens) {
   return pages;
 }
 
-// A model whose steps are replayed and a twin whose ops are called, with threads in random order.
+// A model whose steps are replayed and a twin whose ops are called.
 class StepGraphsTest : public testing::TestWithParam<int> {
  protected:
   StepGraphsTest()
-      : script_(std::make_shared<DriverScript>(DriverScript{
-            .failing = DriverCall::kLaunchGraph, .compute_capability = GetParam(), .alive = {}})),
+      : script_(std::make_shared<DriverScript>(DriverScript{.failing = DriverCall::kLaunchGraph,
+                                                            .compute_capability = GetParam(),
+                                                            .max_step_graphs = kMaxGraphs,
+                                                            .alive = {}})),
         backend_(*MakeFaulty(script_)),
         twin_backend_(MakeEmulatedBackend(GetParam())),
         stepper_(*Stepper::Make(*backend_)),
-        twin_(*Stepper::Make(*twin_backend_)) {
-    emulation::SetSchedule(uint64_t(GetParam()));
-  }
-  ~StepGraphsTest() override { emulation::SetSchedule(0); }
+        twin_(*Stepper::Make(*twin_backend_)) {}
 
   // Runs the step on both; expects equal bits.
   void StepBoth(const std::vector<SteppedSequence>& sequences) {
@@ -77,6 +77,59 @@ TEST_P(StepGraphsTest, OpsAreCalledTwiceAndThenReplayed) {
   EXPECT_LE(num_runs_before_replay, 2);
   EXPECT_EQ(NumReplays(), 20 - num_runs_before_replay);
   EXPECT_EQ(stepper_->num_op_runs - num_prefills, num_runs_before_replay + 1);
+}
+
+// Whatever the traffic, no step runs its ops or waits for a recording.
+TEST_P(StepGraphsTest, PreparedStepsAreReplayedFromTheFirst) {
+  ASSERT_TRUE(stepper_->Prepare(5, 300).ok());
+  ASSERT_TRUE(twin_->Step({{.pages = {0}}}, false).ok());  // the row that Prepare writes
+  EXPECT_EQ(NumReplays(), 0);
+  std::vector<std::vector<SteppedSequence>> steps;
+  for (int position = 250; position < 260; position += 3) {  // in one split and two
+    steps.push_back({{.first_position = position, .pages = PagesFrom(5, 300)}});
+    steps.push_back({{.first_position = 20, .pages = PagesFrom(50, 32)},
+                     {.num_rows = 2, .first_position = 40, .pages = PagesFrom(60, 48)},
+                     {.num_rows = 2, .first_position = position, .pages = PagesFrom(5, 300)}});
+  }
+  // A prompt makes workspaces grow, which graphs survive.
+  StepBoth({{.num_rows = 40, .pages = PagesFrom(100, 64)}});
+  const int num_runs = stepper_->num_op_runs;
+  for (const std::vector<SteppedSequence>& step : steps) StepBoth(step);
+  EXPECT_EQ(NumReplays(), int(steps.size()));
+  EXPECT_EQ(stepper_->num_op_runs, num_runs);
+  StepBoth({{.first_position = 600, .pages = PagesFrom(5, 640)}});  // beyond what was prepared
+  EXPECT_EQ(stepper_->num_op_runs, num_runs + 1);
+}
+
+TEST_P(StepGraphsTest, PreparingThatFailsIsReported) {
+  script_->failing = DriverCall::kAllocate;
+  script_->is_lasting = true;
+  script_->Fail(DriverCall::kAllocate, kCudaOutOfMemory);
+  EXPECT_EQ(stepper_->Prepare(5, 300).code(), absl::StatusCode::kResourceExhausted);
+  script_->Mend();
+  EXPECT_TRUE(stepper_->Prepare(5, 300).ok());
+}
+
+// Graphs hold the library's GEMMs, whose workspaces are reserved before.
+TEST(LibraryStepGraphsTest, ManyRowsAreReplayed) {
+  const auto script = std::make_shared<DriverScript>();
+  script->failing = DriverCall::kLaunchGraph;
+  script->has_gemm_library = true;
+  const std::unique_ptr<Backend> backend = *MakeFaulty(script);
+  const std::unique_ptr<Backend> twin_backend = MakeEmulatedBackend(90, /*has_library=*/true);
+  const auto stepper = *Stepper::Make(*backend), twin = *Stepper::Make(*twin_backend);
+  ASSERT_TRUE(stepper->Prepare(12, 40).ok());
+  std::vector<SteppedSequence> batch;
+  for (int s = 0; s < 12; ++s) {
+    batch.push_back({.first_position = 20 + s, .pages = PagesFrom(10 + s * 4, 48)});
+  }
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(stepper->Step(batch).ok());
+    ASSERT_TRUE(twin->Step(batch, /*by_run_step=*/false).ok());
+    EXPECT_TRUE(SameBits(stepper->x, twin->x));
+    for (SteppedSequence& sequence : batch) ++sequence.first_position;
+  }
+  EXPECT_EQ(script->num_calls, 2);
 }
 
 TEST_P(StepGraphsTest, ContextsGrowAcrossBuckets) {
@@ -168,17 +221,17 @@ TEST_P(StepGraphsTest, FreedMemoryDropsAllGraphs) {
 TEST_P(StepGraphsTest, NumberOfGraphsIsBounded) {
   const std::vector<SteppedSequence> batch{{.first_position = 30, .pages = PagesFrom(0, 32)}};
   std::vector<std::unique_ptr<Stepper>> steppers;
-  for (int i = 0; i < kMaxStepGraphs + 3; ++i) steppers.push_back(*Stepper::Make(*backend_));
+  for (int i = 0; i < kMaxGraphs + 3; ++i) steppers.push_back(*Stepper::Make(*backend_));
   script_->failing = DriverCall::kEndCapture;
   const size_t num_alive = script_->alive.size();
   for (const std::unique_ptr<Stepper>& stepper : steppers) {
     for (int i = 0; i < 4; ++i) ASSERT_TRUE(stepper->Step(batch).ok());
     ASSERT_TRUE(SameBits(stepper->x, steppers[0]->x));
   }
-  EXPECT_GE(script_->num_calls, kMaxStepGraphs + 3);
+  EXPECT_GE(script_->num_calls, kMaxGraphs + 3);
   // Besides graphs, the dozen workspaces of the first step are alive.
-  EXPECT_LE(script_->alive.size(), num_alive + kMaxStepGraphs + 12);
-  EXPECT_GE(script_->alive.size(), num_alive + kMaxStepGraphs);
+  EXPECT_LE(script_->alive.size(), num_alive + kMaxGraphs + 12);
+  EXPECT_GE(script_->alive.size(), num_alive + kMaxGraphs);
 }
 
 TEST_P(StepGraphsTest, StepsThatCannotBeRecordedRunTheirOps) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "base/status_macros.h"
 #include "tests/kernels/dense_cases.h"
 
@@ -33,6 +34,44 @@ class Stepper {
 
   // Runs the rows, by RunStep or as plain ops, and computes logits of the last row.
   absl::Status Step(const std::vector<SteppedSequence>& sequences, bool by_run_step = true) {
+    return RunRows(sequences, [&](const StepArgs& args, absl::FunctionRef<void()> ops) {
+      by_run_step ? backend_.RunStep(args, ops) : ops();
+    });
+  }
+  // Backend::PrepareSteps.
+  absl::Status Prepare(int max_rows, int max_keys) {
+    return RunRows({{.pages = {0}}}, [&](const StepArgs& args, absl::FunctionRef<void()> ops) {
+      backend_.PrepareSteps(args, max_rows, max_keys, ops);
+    });
+  }
+
+  // Results of the last step: rows of the residual stream, the pools, statistics, and the last
+  // row's sampling results.
+  std::vector<float> x;
+  std::vector<AttentionStats> counters;
+  std::vector<SampleResult> sampled;
+  int num_op_runs = 0;  // of all steps
+
+  std::vector<uint16_t> Pools() {
+    std::vector<uint16_t> pools(kv_.layout.PoolBytes());  // two pools of two bytes an element
+    const size_t num_bytes = kv_.layout.PoolBytes();
+    LSSAR_CHECK(backend_.CopyOut(pools.data(), kv_.k, num_bytes).ok());
+    LSSAR_CHECK(backend_.CopyOut(pools.data() + num_bytes / 2, kv_.v, num_bytes).ok());
+    return pools;
+  }
+  absl::Status CopyPage(int32_t from, int32_t to) {
+    const std::vector<PageCopy> copies{{.from = from, .to = to}};
+    backend_.CopyPages({.kv = kv_, .copies = copies});
+    return backend_.Synchronize();
+  }
+  Buffer& X() { return *x_; }
+
+ private:
+  explicit Stepper(Backend& backend) : backend_(backend) {}
+
+  absl::Status RunRows(
+      const std::vector<SteppedSequence>& sequences,
+      absl::FunctionRef<void(const StepArgs&, absl::FunctionRef<void()>)> run_step) {
     std::vector<SequenceSlice> slices;
     int num_rows = 0;
     for (const SteppedSequence& sequence : sequences) {
@@ -61,43 +100,15 @@ class Stepper {
       ++num_op_runs;
       RunOps(rows, ids);
     };
-    if (by_run_step) {
-      backend_.RunStep({.owner = this,
-                        .rows = &rows,
-                        .ids = ids,
-                        .kv = kv_,
-                        .counters = counters.data(),
-                        .max_rows = kMaxRows},
-                       ops);
-    } else {
-      ops();
-    }
+    run_step({.owner = this,
+              .rows = &rows,
+              .ids = ids,
+              .kv = kv_,
+              .counters = counters.data(),
+              .max_rows = kMaxRows},
+             ops);
     return Finish(num_rows);
   }
-
-  // Results of the last step: rows of the residual stream, the pools, statistics, and the last
-  // row's sampling results.
-  std::vector<float> x;
-  std::vector<AttentionStats> counters;
-  std::vector<SampleResult> sampled;
-  int num_op_runs = 0;  // of all steps
-
-  std::vector<uint16_t> Pools() {
-    std::vector<uint16_t> pools(kv_.layout.PoolBytes());  // two pools of two bytes an element
-    const size_t num_bytes = kv_.layout.PoolBytes();
-    LSSAR_CHECK(backend_.CopyOut(pools.data(), kv_.k, num_bytes).ok());
-    LSSAR_CHECK(backend_.CopyOut(pools.data() + num_bytes / 2, kv_.v, num_bytes).ok());
-    return pools;
-  }
-  absl::Status CopyPage(int32_t from, int32_t to) {
-    const std::vector<PageCopy> copies{{.from = from, .to = to}};
-    backend_.CopyPages({.kv = kv_, .copies = copies});
-    return backend_.Synchronize();
-  }
-  Buffer& X() { return *x_; }
-
- private:
-  explicit Stepper(Backend& backend) : backend_(backend) {}
 
   absl::Status Reserve() {
     KvLayout layout{.num_layers = kLayers,

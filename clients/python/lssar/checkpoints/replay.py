@@ -120,17 +120,23 @@ def generate_bits(replies: Sequence[pb.GenerateReply]) -> Bits:
 def score_bits(replies: Sequence[pb.ScoreReply]) -> Bits:
     """Log-probabilities of all continuations."""
     tokens: dict[tuple[int, int], list[pb.Token]] = {}
+    logprobs: dict[tuple[int, int], list[float]] = {}
     scores: dict[tuple[int, int], pb.ContinuationScore] = {}
     for reply in replies:
         if reply.HasField('tokens'):
             tokens.setdefault((reply.tokens.item, reply.tokens.continuation),
                               []).extend(reply.tokens.tokens)
+        elif reply.HasField('logprobs'):
+            logprobs.setdefault((reply.logprobs.item, reply.logprobs.continuation),
+                                []).extend(reply.logprobs.values)
         elif reply.HasField('score'):
             scores[reply.score.item, reply.score.continuation] = reply.score
     bits: Bits = []
     for (item, continuation), score in sorted(scores.items(), key=lambda each: each[0]):
         path = f'item {item} continuation {continuation}'
         bits += _tokens(path, tokens.get((item, continuation), []))
+        bits += [(f'{path} logprobs[{i}]', _float_bits(value))
+                 for i, value in enumerate(logprobs.get((item, continuation), []))]
         bits += [(f'{path} logprob', _float_bits(score.logprob)),
                  (f'{path} is_greedy', score.is_greedy)]
     return bits
@@ -141,7 +147,10 @@ def embed_bits(replies: Sequence[pb.EmbedReply]) -> Bits:
     values: dict[int, list[float]] = {}
     for reply in replies:
         if reply.HasField('vectors'):
-            values.setdefault(reply.vectors.input, []).extend(reply.vectors.values)
+            halves = reply.vectors.fp16_values
+            values.setdefault(reply.vectors.input, []).extend(
+                struct.unpack(f'<{len(halves) // 2}e', halves) if halves else
+                reply.vectors.values)
     return [(f'input {index} element {i}', _float_bits(value))
             for index, vector in sorted(values.items()) for i, value in enumerate(vector)]
 
@@ -292,7 +301,7 @@ def _on_own_servers(saved: _Saved[Request, Reply], info: ServerInfo, directory: 
         raise CheckpointError('lssar-server is neither in PATH nor named by LSSAR_SERVER')
     flags = ('--device', info.device, '--dtype', info.dtype, '--kv-cache-dtype',
              info.kv_cache_dtype, '--max-model-len', str(info.max_model_len),
-             '--allow-attention-override')
+             '--allow-attention-override', '--allow-steering')
     for name, extra in VARIANTS.items():
         if info.device != 'cpu' and 'thread' in name:
             continue

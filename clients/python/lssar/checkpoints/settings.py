@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from lssar.checkpoints.arrays import Array
 from lssar.checkpoints.errors import CheckpointError, JsonObject, UsageError
+from lssar.checkpoints.forward import FORMS
 
 RECORDED, GIVEN, DERIVED, FIXED = 'source', 'command line', 'tensors', 'format'
 
@@ -125,9 +126,8 @@ def _is_same(a: object, b: object) -> bool:
     return a == b or a in same and b in same if isinstance(a, str) else a == b
 
 
-KINDS_WITH_P = ('lssar', 'softmax_r', 'sigmoid_r')
-KINDS = (*KINDS_WITH_P, 'lssa', 'softmax', 'sigmoid', 'sigmoid_n', 'sigmoid_n_l1', 'phi',
-         'relu_wortsman')
+KINDS = (*FORMS, 'phi')
+KINDS_WITH_P = tuple(kind for kind, form in FORMS.items() if form.reweights)
 PHI_NAMES = ('relu', 'relu2', 'relu6', 'gelu', 'sigmoid', 'softplus', 'mish', 'exp')
 ACTIVATION_NAMES = ('gelu_new', 'gelu_pytorch_tanh', 'gelu', 'relu', 'relu2', 'silu')
 WORDS = {

@@ -1,4 +1,4 @@
-#include "server/net/reply_socket.h"
+#include "server/net/socket_cork.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -7,7 +7,7 @@
 namespace lssar {
 
 // A failure costs speed only: the connection has ended, or it is not TCP.
-void ReplySocket::SetCork(int value) const {
+void SocketCork::SetCork(int value) const {
   setsockopt(socket_.Get(), IPPROTO_TCP, TCP_CORK, &value, sizeof(value));
 }
 

@@ -1,7 +1,7 @@
 // A connection's socket as its calls see it: packets are held back while several replies are
 // written.
-#ifndef LSSAR_SERVER_NET_REPLY_SOCKET_H_
-#define LSSAR_SERVER_NET_REPLY_SOCKET_H_
+#ifndef LSSAR_SERVER_NET_SOCKET_CORK_H_
+#define LSSAR_SERVER_NET_SOCKET_CORK_H_
 
 #include <utility>
 
@@ -13,9 +13,9 @@ namespace lssar {
 // Uncork sends it in as few packets as possible. The kernel sends by itself after 200 ms.
 //
 // Threads  Get: any. Everything else: the thread of ReplyWriter
-class ReplySocket {
+class SocketCork {
  public:
-  explicit ReplySocket(FileDescriptor socket) : socket_(std::move(socket)) {}
+  explicit SocketCork(FileDescriptor socket) : socket_(std::move(socket)) {}
 
   int Get() const { return socket_.Get(); }
 
@@ -38,4 +38,4 @@ class ReplySocket {
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_NET_REPLY_SOCKET_H_
+#endif  // LSSAR_SERVER_NET_SOCKET_CORK_H_

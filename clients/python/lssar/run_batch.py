@@ -1,0 +1,372 @@
+"""Answers the requests of a file in OpenAI's batch format. Runs again where it stopped.
+
+IN has one request a line, in any number and of any kind that the server has:
+
+    {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
+
+OUT gets one line for each line of IN, in the order in which they are answered:
+
+    {"id": "batch_req_1", "custom_id": "1", "response": {"status_code": 200, "request_id": "...",
+     "body": {...}}, "error": null}
+
+id has the number of the line in IN, which counts from 1. A request that the server refuses has its
+answer as the body, and an error. A line that is no request has an error and no response. OUT is
+written line by line: after a crash, run the same command again, and it answers the rest.
+
+Exit codes: 0 every line has an answer with status 200, 1 otherwise; 2 wrong usage. With API keys:
+LSSAR_API_KEY.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import concurrent.futures
+import fcntl
+import hashlib
+import http.client
+import json
+import os
+import ssl
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+URLS = ('/v1/chat/completions', '/v1/completions', '/v1/embeddings', '/v1/responses',
+        '/v1/messages', '/v1/score')
+METHODS = ('POST',)
+BUSY = frozenset({408, 429, 502, 503, 504})  # the same request may be answered later
+MAX_LINE_BYTES = 32 << 20  # the server's bound of a body
+FIRST_WAIT_S, LAST_WAIT_S = 0.1, 10.0
+
+
+class BatchError(Exception):
+    """The run cannot go on. What has been answered is in OUT."""
+
+
+class Row(NamedTuple):
+    """A line of IN."""
+
+    number: int  # from 1
+    custom_id: str | None  # None: the line has none
+    url: str
+    body: bytes
+    problem: tuple[str, str] | None  # code and message, where the line is no request
+
+
+def _problem(line: dict[str, object]) -> str | None:
+    """What is wrong with the fields of a line."""
+    unknown = sorted(line.keys() - {'custom_id', 'method', 'url', 'body'})
+    if unknown:
+        return f'has a field {unknown[0]!r}; it may have custom_id, method, url and body'
+    if line.get('method') not in METHODS:
+        return f'method is {line.get("method")!r}; it must be POST'
+    if line.get('url') not in URLS:
+        return f'url is {line.get("url")!r}; it must be one of {", ".join(URLS)}'
+    body = line.get('body')
+    if not isinstance(body, dict):
+        return 'body must be an object'
+    if body.get('stream'):
+        return 'body.stream is true; answers of a batch are whole'
+    return None
+
+
+def parse_line(number: int, text: bytes) -> Row:
+    """A row, with a problem where the line is no request."""
+    def broken(code: str, message: str, custom_id: str | None = None) -> Row:
+        return Row(number, custom_id, '', b'', (code, f'line {number}: {message}'))
+
+    if len(text) > MAX_LINE_BYTES:
+        return broken('line_too_long', f'more than {MAX_LINE_BYTES} bytes')
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return broken('invalid_json', f'not JSON: {str(error)[:200]}')
+    if not isinstance(line, dict):
+        return broken('invalid_request', 'not an object')
+    custom_id = line.get('custom_id')
+    if not isinstance(custom_id, str) or not custom_id:
+        return broken('invalid_request', 'custom_id must be a text that is not empty')
+    problem = _problem(line)
+    if problem:
+        return broken('invalid_request', problem, custom_id)
+    return Row(number, custom_id, line['url'], json.dumps(line['body']).encode(), None)
+
+
+def read_rows(file: BinaryIO) -> Iterator[Row]:
+    """The rows of IN. Empty lines count, and are no rows. A custom_id that an earlier line has is a
+    problem."""
+    seen: set[bytes] = set()
+    for number, text in enumerate(_lines(file), 1):
+        if not text.strip():
+            continue
+        row = parse_line(number, text)
+        if row.custom_id is not None:
+            digest = hashlib.blake2b(row.custom_id.encode('utf-8', 'surrogatepass'),
+                                     digest_size=16).digest()
+            if digest in seen:
+                row = row._replace(problem=('duplicate_custom_id', f'line {number}: an earlier '
+                                            f'line has the custom_id {row.custom_id!r}'))
+            seen.add(digest)
+        yield row
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Lines; of one that is too long, its beginning alone."""
+    while text := file.readline(MAX_LINE_BYTES + 2):
+        end = text
+        while end and not end.endswith(b'\n'):
+            end = file.readline(MAX_LINE_BYTES)
+        yield text
+
+
+class Output:
+    """OUT, for a with block. Threads may share it."""
+
+    def __init__(self, path: str) -> None:
+        """Opens it, and cuts a line that was not written whole.
+
+        Errors: BatchError: another process writes it, or it is no output of this program; OSError.
+        """
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self._lock = threading.Lock()
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise BatchError(f'{path}: another process writes it') from None
+        self.done: dict[int, str | None] = {}  # custom_id by the number of the line in IN
+        size = 0
+        with open(path, 'rb') as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b'\n'):
+                    break
+                size += len(line)
+                self._add(f'{path}: line {number}', line)
+        os.ftruncate(self._file, size)
+
+    def _add(self, place: str, line: bytes) -> None:
+        try:
+            row = json.loads(line)
+            number = int(row['id'].removeprefix('batch_req_'))
+            custom_id = row['custom_id']
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise BatchError(f'{place} is no answer of `lssar run-batch`; give another OUT, or '
+                             'remove it') from None
+        if number in self.done:
+            raise BatchError(f'{place} answers line {number} of IN a second time')
+        self.done[number] = custom_id
+
+    def check(self, row: Row) -> bool:
+        """True where the row has been answered. Errors: BatchError: by the answer of another
+        row."""
+        if row.number not in self.done:
+            return False
+        if self.done[row.number] != row.custom_id:
+            raise BatchError(f'OUT has an answer to line {row.number} of IN with the custom_id '
+                             f'{self.done[row.number]!r}, and the line has {row.custom_id!r}: it '
+                             'is the output of another input')
+        return True
+
+    def write(self, row: Row, response: dict[str, object] | None,
+              error: dict[str, str] | None) -> None:
+        """Appends an answer, in one piece."""
+        line = json.dumps({'id': f'batch_req_{row.number}', 'custom_id': row.custom_id,
+                           'response': response, 'error': error}) + '\n'
+        data = line.encode()
+        with self._lock:
+            while data:
+                data = data[os.write(self._file, data):]
+
+    def close(self) -> None:
+        """Everything is on the disk."""
+        os.fsync(self._file)
+        os.close(self._file)
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Sender:
+    """Sends requests over a connection for each thread."""
+
+    def __init__(self, url: str, key: str | None, patience_s: float) -> None:
+        """`patience_s`: how long a request is repeated while the server is busy or away.
+
+        Errors: BatchError: not the URL of a server.
+        """
+        parts = urllib.parse.urlsplit(url if '://' in url else f'http://{url}')
+        if parts.scheme not in ('http', 'https') or not parts.hostname:
+            raise BatchError(f'--server {url}: give HOST:PORT, or a URL with http or https')
+        self._is_https = parts.scheme == 'https'
+        self._host, self._port = parts.hostname, parts.port
+        self._base = parts.path.rstrip('/').removesuffix('/v1')
+        self._headers = {'Content-Type': 'application/json'}
+        if key:
+            self._headers['Authorization'] = f'Bearer {key}'
+        self._patience_s = patience_s
+        self._local = threading.local()
+        self.must_stop = threading.Event()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._is_https:
+            return http.client.HTTPSConnection(self._host, self._port,
+                                               context=ssl.create_default_context())
+        return http.client.HTTPConnection(self._host, self._port)
+
+    def _send(self, row: Row) -> tuple[int, str, bytes, float | None]:
+        """Status, request id, body and Retry-After. Errors: OSError, HTTPException."""
+        connection = getattr(self._local, 'connection', None)
+        if connection is None:
+            connection = self._local.connection = self._connect()
+        try:
+            connection.request('POST', self._base + row.url, row.body, self._headers)
+            reply = connection.getresponse()
+            body = reply.read()
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            self._local.connection = None
+            raise
+        try:
+            wait = float(reply.headers.get('Retry-After', ''))
+        except ValueError:
+            wait = None
+        return reply.status, reply.headers.get('X-Request-Id', ''), body, wait
+
+    def send(self, row: Row) -> tuple[int, str, bytes]:
+        """Status, request id and body. Errors: BatchError: the server stayed busy or away."""
+        give_up = time.monotonic() + self._patience_s
+        wait = FIRST_WAIT_S
+        while True:
+            retry_after = None
+            try:
+                status, request_id, body, retry_after = self._send(row)
+                if status not in BUSY:
+                    return status, request_id, body
+                problem = f'status {status}: {body[:300].decode(errors="replace")}'
+            except (OSError, http.client.HTTPException) as error:
+                problem = f'{type(error).__name__}: {error}'
+            pause = max(wait, min(retry_after or 0.0, LAST_WAIT_S))
+            if time.monotonic() + pause > give_up or self.must_stop.wait(pause):
+                raise BatchError(f'line {row.number}: no answer ({problem})')
+            wait = min(2 * wait, LAST_WAIT_S)
+
+
+def answer(row: Row, sender: Sender, output: Output) -> bool:
+    """Answers a row. -> whether it has succeeded."""
+    if row.problem:
+        output.write(row, None, {'code': row.problem[0], 'message': row.problem[1]})
+        return False
+    status, request_id, text = sender.send(row)
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = text.decode(errors='replace')
+    error = None
+    if status != 200:
+        told = body.get('error') if isinstance(body, dict) else None
+        fields = told if isinstance(told, dict) else {}
+        error = {'code': str(fields.get('code') or fields.get('type') or f'status_{status}'),
+                 'message': str(fields.get('message') or body)}
+    output.write(row, {'status_code': status, 'request_id': request_id, 'body': body}, error)
+    return status == 200
+
+
+def run(path: str, output: Output, sender: Sender, concurrency: int) -> tuple[int, int, int]:
+    """Answers the rows that have no answer yet. -> numbers of rows answered before, answered now,
+    and of those failed now. Errors: BatchError, OSError."""
+    num_before = num_now = num_failed = 0
+    running: collections.deque[concurrent.futures.Future[bool]] = collections.deque()
+
+    def finish_first() -> None:
+        nonlocal num_now, num_failed
+        succeeded = running.popleft().result()
+        num_now += 1
+        num_failed += not succeeded
+
+    with open(path, 'rb') as file, \
+            concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
+        try:
+            for row in read_rows(file):
+                if output.check(row):
+                    num_before += 1
+                    continue
+                # Not in the order of IN: a slow row holds up none of the others but the window's.
+                while len(running) >= 4 * concurrency:
+                    finish_first()
+                running.append(pool.submit(answer, row, sender, output))
+            while running:
+                finish_first()
+        except BaseException:
+            sender.must_stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    if num_before != len(output.done):
+        raise BatchError(f'OUT has {len(output.done)} answers, and {num_before} lines of IN are '
+                         'theirs: it is the output of another input')
+    return num_before, num_now, num_failed
+
+
+EXAMPLES = '''
+Examples:
+  lssar run-batch in.jsonl out.jsonl
+  lssar run-batch in.jsonl out.jsonl --model models/zoo/lssar-6m
+'''
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script. -> exit code."""
+    parser = argparse.ArgumentParser(prog='lssar run-batch', description=__doc__, epilog=EXAMPLES,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('input', metavar='IN')
+    parser.add_argument('output', metavar='OUT')
+    parser.add_argument('--server', metavar='URL', default='http://127.0.0.1:8080',
+                        help='HTTP port of a server, HOST:PORT or a URL [default: %(default)s]')
+    parser.add_argument('--model', metavar='DIR',
+                        help='checkpoint that an lssar-server of this command serves meanwhile')
+    parser.add_argument('--max-concurrency', metavar='N', type=int, default=32,
+                        help='requests at the same time [1 to 1024; default %(default)s]')
+    parser.add_argument('--patience', metavar='SECONDS', type=float, default=600,
+                        help='repeat a request this long while the server is busy or away '
+                        '[default %(default)s]')
+    given = parser.parse_args(arguments)
+    if not 1 <= given.max_concurrency <= 1024:
+        parser.error(f'--max-concurrency is {given.max_concurrency}; it must be in [1, 1024]')
+    if not given.patience >= 0:
+        parser.error(f'--patience is {given.patience}; it must not be negative')
+    try:
+        with Output(given.output) as output:
+            return _run_on(given, output)
+    except (BatchError, OSError, RuntimeError) as error:
+        print(f'lssar run-batch: {error}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run_on(given: argparse.Namespace, output: Output) -> int:
+    """Runs on the server that the flags name."""
+    def run_at(url: str, key: str | None) -> int:
+        before, now, failed = run(given.input, output, Sender(url, key, given.patience),
+                                  given.max_concurrency)
+        print(f'lssar run-batch: {now} lines answered, {failed} of them with an error'
+              + (f'; {before} were answered before' if before else ''), file=sys.stderr)
+        return 1 if failed else 0
+
+    if given.model is None:
+        return run_at(given.server, os.environ.get('LSSAR_API_KEY'))
+    from lssar import llm
+    from lssar._server import OwnServer
+    program = os.environ.get('LSSAR_SERVER') or llm.server_program()
+    with OwnServer(given.model, program=program, has_http=True) as server:
+        return run_at(f'http://{server.http_address}', None)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,100 @@
+#!/bin/sh
+# Proves a Debian package: installs it in a bare Debian 12 and boots that in systemd-nspawn, without
+# a network. There the service starts, answers, reloads, is started again after a crash, and stops;
+# then the package is removed.
+#
+#   sh deploy/prove-package.sh               # as root; the newest package of dist/
+#   sh deploy/prove-package.sh FILE.deb
+#
+# Needs debootstrap, systemd-nspawn, Debian's mirror. The bare system stays in build/prove/package.
+set -eu
+cd "$(dirname "$0")/.."
+. deploy/packages.sh
+. deploy/steps.sh
+
+log=build/prove.log
+root=$PWD/build/prove/package
+limit_s=300
+
+package=${1:-$(ls -t dist/lssar_*.deb 2>/dev/null | head -n 1)}
+if [ ! -f "$package" ]; then
+  echo "prove-package: no package: run sh deploy/package.sh, or name a file" >&2
+  exit 77
+fi
+if ! command -v systemd-nspawn >/dev/null; then
+  echo "prove-package: needs systemd-nspawn" >&2
+  exit 77
+fi
+
+start_log
+
+make_bare_system bookworm systemd,systemd-sysv,dbus,ca-certificates,curl,procps
+if chroot "$root" dpkg-query -W lssar >/dev/null 2>&1; then
+  logged chroot "$root" dpkg --purge lssar
+fi
+rm -rf "$root/prove" "$root/var/lib/lssar"
+mkdir -p "$root/prove" "$root/var/lib/lssar"
+cp "$package" "$root/prove/lssar.deb"
+cp -R models/zoo/lssar-6m "$root/var/lib/lssar/model"
+say "apt install $(basename "$package")"
+logged env DEBIAN_FRONTEND=noninteractive LC_ALL=C chroot "$root" \
+  sh -c 'apt-get -qq update && apt-get -qq -y install --no-install-recommends /prove/lssar.deb'
+chroot "$root" dpkg-query -W -f '${Package} ${Version}: ${Depends}\n' lssar
+
+cat >"$root/prove/run.sh" <<'END'
+set -eux
+# Returns when the server has said READY=1.
+systemctl enable --now lssar-server
+systemctl show --property=Type,StatusErrno,NRestarts,DynamicUser,MainPID lssar-server
+lssar generate 'The old house' --max-tokens 5 --seed 1
+curl --silent --fail http://127.0.0.1:8080/health
+# A dynamic user: systemd's own range.
+[ "$(ps -o uid= -C lssar-server)" -ge 61184 ]
+
+systemctl reload lssar-server
+until journalctl --unit=lssar-server --output=cat | grep '"model kept"'; do sleep 0.2; done
+
+first=$(systemctl show --value --property=MainPID lssar-server)
+kill -SEGV "$first"
+until [ "$(systemctl show --value --property=NRestarts lssar-server)" = 1 ] &&
+  systemctl is-active --quiet lssar-server; do
+  sleep 0.5
+done
+lssar generate 'The old house' --max-tokens 5 --seed 1
+
+systemctl stop lssar-server
+[ "$(systemctl show --value --property=Result lssar-server)" = success ]
+journalctl --unit=lssar-server --output=cat | grep '"stopped"' | grep '"aborted_calls":false'
+
+[ -f /usr/share/man/man1/lssar-server.1.gz ] || [ -f /usr/share/man/man1/lssar-server.1 ]
+dpkg --remove lssar
+[ ! -e /usr/bin/lssar-server ] && [ -f /etc/lssar/server.toml ]
+dpkg --purge lssar
+[ ! -e /etc/lssar/server.toml ]
+touch /prove/passed
+END
+cat >"$root/etc/systemd/system/prove.service" <<'END'
+[Service]
+Type=oneshot
+ExecStart=/bin/sh /prove/run.sh
+ExecStopPost=/bin/systemctl --no-block poweroff
+StandardOutput=file:/prove/output
+StandardError=inherit
+END
+mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
+ln -sf ../prove.service "$root/etc/systemd/system/multi-user.target.wants/"
+
+say "Booting it in systemd-nspawn"
+code=0
+timeout --kill-after=10 "$limit_s" systemd-nspawn --quiet --register=no --keep-unit \
+  --private-network --directory="$root" --boot --console=pipe </dev/null >>"$log" 2>&1 || code=$?
+if [ ! -f "$root/prove/output" ]; then
+  tail -n 20 "$log"
+  echo "prove-package: systemd-nspawn does not boot here (exit code $code)" >&2
+  exit 77
+fi
+cat "$root/prove/output"
+if [ ! -f "$root/prove/passed" ]; then
+  echo "prove-package: FAILED" >&2
+  exit 1
+fi

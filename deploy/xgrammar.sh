@@ -1,0 +1,89 @@
+#!/bin/sh
+# Builds xgrammar, the library of structured output (response_format), as a static library from its
+# source on PyPI, which is pinned by hash. Once a machine: the prefix is outside the tree, and its
+# name has the hash of what it was built from. A minute or two on two cores.
+#
+#   sh deploy/xgrammar.sh            builds it where there is none; CMake then finds it
+#   sh deploy/xgrammar.sh --prefix   prints where it is, or will be
+#
+# LSSAR_XGRAMMAR_PREFIX names another prefix. Exit code 3: PyPI cannot be reached; the server builds
+# without xgrammar, too.
+set -eu
+cd "$(dirname "$0")/.."
+
+inputs="deploy/xgrammar.sh deploy/xgrammar/CMakeLists.txt deploy/xgrammar/requirements.txt \
+deploy/xgrammar/work_limit.h"
+key=$(cat $inputs | sha256sum | cut -c1-12)
+prefix=${LSSAR_XGRAMMAR_PREFIX:-${XDG_CACHE_HOME:-${HOME:-/var}/.cache}/lssar/xgrammar-$key}
+if [ "${1:-}" = --prefix ]; then
+  echo "$prefix"
+  exit 0
+fi
+if [ -f "$prefix/lib/libxgrammar.a" ]; then
+  echo "xgrammar is in $prefix"
+  exit 0
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+/usr/bin/python3 -m venv "$work/venv"
+if ! "$work/venv/bin/pip" --retries 1 --timeout 15 download -q --no-deps --no-binary xgrammar \
+  --require-hashes -r deploy/xgrammar/requirements.txt -d "$work"; then
+  echo "pip got nothing from PyPI"
+  exit 3
+fi
+mkdir "$work/source"
+tar -xzf "$work"/xgrammar-*.tar.gz -C "$work/source" --strip-components 1
+
+# change FILE EXPRESSION: sed, which must change something.
+change() {
+  cp "$work/source/cpp/$1" "$work/before"
+  sed -i "$2" "$work/source/cpp/$1"
+  if cmp -s "$work/before" "$work/source/cpp/$1"; then
+    echo "deploy/xgrammar.sh: cpp/$1 is not as expected"
+    exit 1
+  fi
+}
+# The loops whose length follows the grammar, not its source, begin with a call of CountStep.
+cp deploy/xgrammar/work_limit.h "$work/source/include/xgrammar/"
+for file in earley_parser.cc fsm.cc grammar_functor.h grammar_parser.cc json_schema_converter.cc \
+  grammar_matcher.cc; do
+  change $file '0,/^#include </s//#include <xgrammar\/work_limit.h>\n\n&/'
+done
+for file in earley_parser.cc grammar_matcher.cc; do
+  change $file 's/^    const auto state = .*_queue_\.front().*;$/    CountStep();\n&/'
+done
+change earley_parser.cc 's/^bool EarleyParser::Advance(const .* {$/&\n  CountStep();/'
+change earley_parser.cc 's/^void EarleyParser::Scan(const .* {$/&\n  CountStep();/'
+for loop in 'while (!queue\.empty())' 'while (changed)' 'while (!working_set\.empty())' \
+  'while (now_process < .*' 'for (const auto& interval : intervals)'; do
+  change fsm.cc "s/^  *$loop {\$/&\\n    CountStep();/"
+done
+change grammar_functor.h 's/^  virtual T VisitExpr(const Gram.* {$/&\n    CountStep();/'
+change grammar_parser.cc 's/^int32_t EBNFParser::ParseElement() {$/&\n  CountStep();/'
+change json_schema_converter.cc 's/^  std::string cache_key = Comp.*;$/  CountStep();\n&/'
+# A string of bounded length had control characters in it; a pattern that its automaton of JSON
+# strings does not cover had unescaped quotes.
+change json_schema_converter.cc \
+  "s/{'\\\\r', '\\\\r'}, {'\\\\n', '\\\\n'}}, true);/{0, 0x1f}}, true);/"
+refuse='if (json_string) XGRAMMAR_LOG(FATAL) << "not supported within JSON: " << regex;'
+change json_schema_converter.cc \
+  "s/^  return AddSubGrammar(Grammar::FromEBNF(RegexToEBNF(regex.*\$/  $refuse\\n&/"
+# The cache of whole grammars keeps failures for ever; the server has its own. That of rules stays.
+change grammar_compiler.cc 's/^  if (!cache_enabled_) {$/  if (true) {/'
+
+launcher=
+if command -v ccache >/dev/null 2>&1; then
+  launcher=-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
+fi
+sources=$(find "$work/source/cpp" -name '*.cc' ! -path '*/tvm_ffi/*' -printf '%p;')
+cmake -S deploy/xgrammar -B "$work/build" -G Ninja -DSOURCE="$work/source" -DSOURCES="$sources" \
+  -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" \
+  -DCMAKE_INSTALL_PREFIX="$prefix.part" -DCMAKE_INSTALL_LIBDIR=lib $launcher
+CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1 cmake --build "$work/build"
+rm -rf "$prefix.part" "$prefix"
+cmake --install "$work/build"
+mv "$prefix.part" "$prefix"
+echo "xgrammar is in $prefix"

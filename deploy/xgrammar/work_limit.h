@@ -1,0 +1,35 @@
+// Added to xgrammar by deploy/xgrammar.sh, which puts calls of CountStep into its loops: without a
+// limit, the source of a grammar decides how long a call takes.
+#ifndef LSSAR_DEPLOY_XGRAMMAR_WORK_LIMIT_H_
+#define LSSAR_DEPLOY_XGRAMMAR_WORK_LIMIT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+
+namespace xgrammar {
+
+struct WorkLimitExceeded : std::runtime_error {
+  WorkLimitExceeded() : std::runtime_error("the limit of work is exceeded") {}
+};
+
+// Of the calling thread's calls.
+struct WorkLimit {
+  std::int64_t num_steps = std::numeric_limits<std::int64_t>::max();  // left
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+};
+inline thread_local WorkLimit work_limit;
+
+// Errors  throws WorkLimitExceeded
+inline void CountStep() {
+  const std::int64_t left = --work_limit.num_steps;
+  if (left >= 0 && (left & 0x3ff) != 0) return;
+  if (left < 0 || std::chrono::steady_clock::now() > work_limit.deadline) {
+    throw WorkLimitExceeded();
+  }
+}
+
+}  // namespace xgrammar
+
+#endif  // LSSAR_DEPLOY_XGRAMMAR_WORK_LIMIT_H_

@@ -1,0 +1,26 @@
+// What of JSON Schema a constraint enforces. A schema that says more is refused, by keyword.
+#ifndef LSSAR_MODELS_TEXT_JSON_SCHEMA_H_
+#define LSSAR_MODELS_TEXT_JSON_SCHEMA_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace lssar {
+
+inline constexpr int kMaxSchemaDepth = 64;       // objects and lists within each other
+inline constexpr int kMaxSchemaValues = 20000;   // values, at any depth
+inline constexpr int kMaxSchemaRepeats = 10000;  // minItems, maxLength and the like
+
+// Returns `schema` as the compiler reads it: a value that fits the result fits the schema. What the
+// schema leaves open is narrower there: objects have the properties that it names, in its order,
+// and others only where additionalProperties allows them or where it names none.
+// Errors  INVALID_ARGUMENT: not JSON, too deep or too large, a keyword that is not enforced, or no
+//         finite value fits. The message is about the schema: "has uniqueItems at #/properties/a;
+//         it is not enforced"
+absl::StatusOr<std::string> PrepareJsonSchema(std::string_view schema);
+
+}  // namespace lssar
+
+#endif  // LSSAR_MODELS_TEXT_JSON_SCHEMA_H_

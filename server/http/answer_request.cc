@@ -1,0 +1,209 @@
+#include "server/http/answer_request.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "server/config/limits.h"
+#include "server/http/json_text.h"
+#include "server/http/request_fields.h"
+
+namespace lssar {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::array<std::string_view, 1> kTextParts = {"text"};
+constexpr std::array<std::string_view, 3> kResponseParts = {"input_text", "output_text", "text"};
+constexpr std::string_view kLogprobsOfText = "message.output_text.logprobs";
+// Parts of items that no answer of this server has.
+constexpr std::array<std::string_view, 7> kAbsentParts = {
+    "reasoning.encrypted_content",   "file_search_call.results",
+    "web_search_call.results",       "web_search_call.action.sources",
+    "message.input_image.image_url", "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs"};
+
+// One choice. `max_tokens`: the value of `field`; nullopt: what the context has left.
+absl::Status SetMaxTokens(const std::string& field, std::optional<int64_t> max_tokens,
+                          CompletionRequest* completion, v1::GenerateRequest* shared) {
+  completion->is_chat = true;
+  completion->max_tokens = std::numeric_limits<int>::max();
+  if (!max_tokens) return absl::OkStatus();
+  if (*max_tokens < 1) {
+    return FieldError(field, StrCat("is ", *max_tokens, "; it must be at least 1"));
+  }
+  completion->has_max_tokens = true;
+  completion->max_tokens = Clamped(*max_tokens);
+  shared->set_max_tokens(completion->max_tokens);
+  return absl::OkStatus();
+}
+
+void AddMessage(std::string role, std::string content, v1::Chat* chat) {
+  v1::ChatMessage& message = *chat->add_messages();
+  message.set_role(std::move(role));
+  message.set_content(std::move(content));
+}
+
+// An element of `input`: a message, also one of an earlier answer.
+absl::Status ReadInputItem(const std::string& field, const Json& item, v1::Chat* chat) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(item, field));
+  ASSIGN_OR_RETURN(const std::optional<std::string> type, fields.String("type"));
+  if (type.value_or("message") != "message") {
+    return FieldError(field + ".type", StrCat("is ", Quote(*type),
+                                              "; this server reads messages alone: it calls no "
+                                              "tools and keeps no items"));
+  }
+  RETURN_IF_ERROR(CheckFields(kInputItem, fields));
+  ASSIGN_OR_RETURN(std::optional<std::string> role, fields.String("role"));
+  if (!role) return FieldError(field + ".role", "is missing");
+  if (*role == "developer") role = "system";
+  if (*role != "user" && *role != "assistant" && *role != "system") {
+    return FieldError(field + ".role",
+                      StrCat("is ", Quote(*role),
+                             "; it must be \"user\", \"assistant\", \"system\" or \"developer\""));
+  }
+  const Json* content = fields.Find("content");
+  if (content == nullptr) return FieldError(field + ".content", "is missing");
+  ASSIGN_OR_RETURN(std::string text, ReadContent(field + ".content", *content, kResponseParts));
+  AddMessage(*std::move(role), std::move(text), chat);
+  return absl::OkStatus();
+}
+
+absl::Status ReadInput(const Json* input, v1::Chat* chat) {
+  if (input == nullptr) return FieldError("input", "is missing");
+  if (input->is_string()) {
+    AddMessage("user", input->get<std::string>(), chat);
+    return absl::OkStatus();
+  }
+  if (!input->is_array() || input->empty()) {
+    return FieldError("input", StrCat("is ", TypeName(*input),
+                                      "; it must be a string or a list of messages, at least one"));
+  }
+  for (size_t i = 0; i < input->size(); ++i) {
+    RETURN_IF_ERROR(ReadInputItem(StrCat("input[", i, "]"), (*input)[i], chat));
+  }
+  return absl::OkStatus();
+}
+
+// Whether the log-probabilities of the text are asked for.
+absl::StatusOr<bool> ReadInclude(const Json* include) {
+  if (include == nullptr) return false;
+  if (!include->is_array()) {
+    return FieldError("include", StrCat("is ", TypeName(*include), "; it must be a list"));
+  }
+  bool has_logprobs = false;
+  for (size_t i = 0; i < include->size(); ++i) {
+    const std::string field = StrCat("include[", i, "]");
+    ASSIGN_OR_RETURN(const std::string part, ReadString(field, (*include)[i]));
+    if (part == kLogprobsOfText) {
+      has_logprobs = true;
+    } else if (std::ranges::count(kAbsentParts, part) == 0) {
+      return FieldError(field, StrCat("is ", Quote(part), "; it must be \"", kLogprobsOfText,
+                                      "\" or another part of OpenAI's list"));
+    }
+  }
+  return has_logprobs;
+}
+
+// {"format": {"type": "text"}}
+absl::Status CheckTextConfig(const Json* text) {
+  if (text == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(*text, "text"));
+  RETURN_IF_ERROR(CheckFields(kTextConfig, fields));
+  const Json* format = fields.Find("format");
+  if (format == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const BodyFields format_fields, BodyFields::Of(*format, "text.format"));
+  ASSIGN_OR_RETURN(const std::optional<std::string> type, format_fields.String("type"));
+  if (type == "text") return absl::OkStatus();
+  return FieldError("text.format.type",
+                    StrCat("is ", Quote(type.value_or("")),
+                           "; it must be \"text\": this path does not constrain the output"));
+}
+
+}  // namespace
+
+absl::StatusOr<AnswerRequest> ReadResponse(const Json& body) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  RETURN_IF_ERROR(CheckFields(kResponsesBody, fields));
+  AnswerRequest request;
+  CompletionRequest& completion = request.completion;
+  v1::GenerateRequest shared;
+  RETURN_IF_ERROR(ReadGenerateFields(fields, &completion, &shared));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_output_tokens"));
+  RETURN_IF_ERROR(SetMaxTokens("max_output_tokens", max_tokens, &completion, &shared));
+  if (max_tokens) request.max_output_tokens = StrCat(*max_tokens);
+
+  ASSIGN_OR_RETURN(const bool has_logprobs, ReadInclude(fields.Find("include")));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> top, fields.Int("top_logprobs"));
+  if (top.value_or(0) != 0 && !has_logprobs) {
+    return FieldError("top_logprobs",
+                      StrCat("is ", *top, "; it needs \"", kLogprobsOfText, "\" in include"));
+  }
+  if (has_logprobs) {
+    completion.num_logprobs = Clamped(top.value_or(0));
+    shared.set_logprobs(completion.num_logprobs);
+  }
+  RETURN_IF_ERROR(CheckTextConfig(fields.Find("text")));
+  if (const Json* metadata = fields.Find("metadata")) {
+    RETURN_IF_ERROR(BodyFields::Of(*metadata, "metadata").status());
+    request.metadata = metadata->dump();
+  }
+  v1::Chat& chat = *shared.mutable_chat();
+  ASSIGN_OR_RETURN(std::optional<std::string> instructions, fields.String("instructions"));
+  if (instructions) {
+    request.instructions = JsonString(*instructions);
+    AddMessage("system", *std::move(instructions), &chat);
+  }
+  RETURN_IF_ERROR(ReadInput(fields.Find("input"), &chat));
+  completion.prompts.push_back(std::move(shared));
+  return request;
+}
+
+absl::StatusOr<v1::Chat> ReadAnthropicChat(const BodyFields& fields) {
+  v1::Chat system;
+  if (const Json* text = fields.Find("system")) {
+    ASSIGN_OR_RETURN(std::string content, ReadContent("system", *text, kTextParts));
+    AddMessage("system", std::move(content), &system);
+  }
+  const Json* messages = fields.Find("messages");
+  if (messages == nullptr) return FieldError("messages", "is missing");
+  ASSIGN_OR_RETURN(v1::Chat chat, ReadChatMessages(*messages));
+  if (chat.messages().empty()) {
+    return FieldError("messages", "is empty; it must have at least one message");
+  }
+  for (int i = 0; i < chat.messages_size(); ++i) {
+    const std::string& role = chat.messages(i).role();
+    if (role == "user" || role == "assistant") continue;
+    return FieldError(StrCat("messages[", i, "].role"),
+                      StrCat("is ", Quote(role), "; it must be \"user\" or \"assistant\""));
+  }
+  system.MergeFrom(chat);
+  if (system.messages().rbegin()->role() == "assistant") system.set_continue_final_message(true);
+  return system;
+}
+
+absl::StatusOr<AnswerRequest> ReadMessage(const Json& body) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  RETURN_IF_ERROR(CheckFields(kMessagesBody, fields));
+  AnswerRequest request;
+  v1::GenerateRequest shared;
+  RETURN_IF_ERROR(ReadGenerateFields(fields, &request.completion, &shared));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
+  if (!max_tokens) return FieldError("max_tokens", "is missing");
+  RETURN_IF_ERROR(SetMaxTokens("max_tokens", max_tokens, &request.completion, &shared));
+  if (const Json* stops = fields.Find("stop_sequences")) {
+    ASSIGN_OR_RETURN(request.stop_sequences, ReadStrings("stop_sequences", *stops));
+    for (const std::string& stop : request.stop_sequences) shared.add_stop_strings(stop);
+  }
+  ASSIGN_OR_RETURN(*shared.mutable_chat(), ReadAnthropicChat(fields));
+  request.completion.prompts.push_back(std::move(shared));
+  return request;
+}
+
+}  // namespace lssar

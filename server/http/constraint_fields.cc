@@ -1,0 +1,202 @@
+#include "server/http/constraint_fields.h"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "models/text/grammar.h"
+#include "server/config/limits.h"
+
+namespace lssar {
+namespace {
+
+using Json = nlohmann::json;
+
+enum class Kind { kJsonObject, kJsonSchema, kRegex, kGrammar, kChoice };
+
+struct Name {
+  std::string_view field;
+  Kind kind;
+};
+constexpr std::array kTopLevel = std::to_array<Name>({
+    {"guided_json", Kind::kJsonSchema},
+    {"guided_regex", Kind::kRegex},
+    {"guided_grammar", Kind::kGrammar},
+    {"guided_choice", Kind::kChoice},
+    {"json_schema", Kind::kJsonSchema},
+    {"regex", Kind::kRegex},
+    {"grammar", Kind::kGrammar},
+    {"ebnf", Kind::kGrammar},
+});
+constexpr std::array kStructuredOutputs = std::to_array<Name>({
+    {"json", Kind::kJsonSchema},
+    {"regex", Kind::kRegex},
+    {"choice", Kind::kChoice},
+    {"grammar", Kind::kGrammar},
+    {"json_object", Kind::kJsonObject},
+});
+
+class ConstraintReader {
+ public:
+  explicit ConstraintReader(v1::GenerateRequest* request) : request_(*request) {}
+
+  const ConstraintField& Field() const { return field_; }
+
+  // `path`: of `value`. Errors  as of ReadConstraint
+  absl::Status Set(Kind kind, std::vector<std::string> path, const std::string& name,
+                   const Json& value) {
+    if (!field_.name.empty()) {
+      return FieldError(name, StrCat("and ", field_.name, " are both there; send one"));
+    }
+    if (!GrammarCompiler::IsAvailable()) {
+      return FieldError(name,
+                        "is set; this build cannot constrain the output, for it has no xgrammar");
+    }
+    field_.name = name;
+    if (kind == Kind::kJsonObject) {
+      ASSIGN_OR_RETURN(const bool is_object, ReadBool(name, value));
+      if (is_object) {
+        request_.set_json_object(true);
+      } else {
+        field_ = {};
+      }
+      return absl::OkStatus();
+    }
+    if (kind == Kind::kChoice) {
+      if (!value.is_array()) {
+        return FieldError(name, StrCat("is ", TypeName(value), "; it must be a list of strings"));
+      }
+      for (size_t i = 0; i < value.size(); ++i) {
+        ASSIGN_OR_RETURN(*request_.mutable_choice()->add_texts(),
+                         ReadString(StrCat(name, "[", i, "]"), value[i]));
+      }
+      if (value.empty()) request_.mutable_choice();
+      return absl::OkStatus();
+    }
+    if (kind == Kind::kJsonSchema && !value.is_string()) {
+      if (!value.is_object() && !value.is_boolean()) {
+        return FieldError(name, StrCat("is ", TypeName(value), "; it must be a JSON Schema"));
+      }
+      if (value.is_object()) field_.schema_path = std::move(path);
+      request_.set_json_schema(value.dump());
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(std::string text, ReadString(name, value));
+    if (kind == Kind::kJsonSchema) request_.set_json_schema(std::move(text));
+    if (kind == Kind::kRegex) request_.set_regex(std::move(text));
+    if (kind == Kind::kGrammar) request_.set_grammar(std::move(text));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadResponseFormat(const Json& value) {
+    ASSIGN_OR_RETURN(const BodyFields format, BodyFields::Of(value, "response_format"));
+    ASSIGN_OR_RETURN(const std::optional<std::string> type, format.String("type"));
+    if (!type) return FieldError("response_format.type", "is missing");
+    RETURN_IF_ERROR(CheckNames(format, {"type", type == "json_schema" ? "json_schema" : ""}));
+    if (*type == "text") return absl::OkStatus();
+    if (*type == "json_object") {
+      return Set(Kind::kJsonObject, {}, "response_format", Json(true));
+    }
+    if (*type != "json_schema") {
+      return FieldError(
+          "response_format.type",
+          StrCat("is ", Quote(*type), "; it must be \"text\", \"json_object\" or \"json_schema\""));
+    }
+    const std::string name = "response_format.json_schema";
+    const Json* object = format.Find("json_schema");
+    if (object == nullptr) return FieldError(name, "is missing");
+    ASSIGN_OR_RETURN(const BodyFields schema, BodyFields::Of(*object, name));
+    RETURN_IF_ERROR(CheckNames(schema, {"name", "description", "schema", "strict"}));
+    RETURN_IF_ERROR(schema.String("name").status());
+    RETURN_IF_ERROR(schema.String("description").status());
+    RETURN_IF_ERROR(schema.Bool("strict").status());  // the schema is enforced in any case
+    const Json* text = schema.Find("schema");
+    if (text == nullptr) return FieldError(name + ".schema", "is missing");
+    return Set(Kind::kJsonSchema, {"response_format", "json_schema", "schema"}, name + ".schema",
+               *text);
+  }
+
+  absl::Status ReadStructuredOutputs(const Json& value) {
+    ASSIGN_OR_RETURN(const BodyFields outputs, BodyFields::Of(value, "structured_outputs"));
+    // Switches of vLLM's whose false is what happens here.
+    for (const std::string_view name :
+         {"disable_fallback", "disable_any_whitespace", "disable_additional_properties"}) {
+      ASSIGN_OR_RETURN(const std::optional<bool> is_on, outputs.Bool(name));
+      if (!is_on.value_or(false) || name == "disable_fallback") continue;
+      return FieldError(outputs.Name(name),
+                        "is true; white space is any within JSON here, and "
+                        "additionalProperties says what it allows");
+    }
+    RETURN_IF_ERROR(CheckNames(
+        outputs, {"json", "regex", "choice", "grammar", "json_object", "disable_fallback",
+                  "disable_any_whitespace", "disable_additional_properties"}));
+    for (const auto& [field, kind] : kStructuredOutputs) {
+      const Json* one = outputs.Find(field);
+      if (one == nullptr) continue;
+      RETURN_IF_ERROR(
+          Set(kind, {"structured_outputs", std::string(field)}, outputs.Name(field), *one));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // An unknown name could mean another constraint.
+  static absl::Status CheckNames(const BodyFields& object,
+                                 std::initializer_list<std::string_view> names) {
+    for (const auto& [name, value] : object.Object().items()) {
+      if (value.is_null() || std::ranges::find(names, name) != names.end()) continue;
+      return FieldError(object.Name(name), "is not known here; leave it out");
+    }
+    return absl::OkStatus();
+  }
+
+  v1::GenerateRequest& request_;
+  ConstraintField field_;
+};
+
+}  // namespace
+
+absl::StatusOr<ConstraintField> ReadConstraint(const BodyFields& fields,
+                                               v1::GenerateRequest* request) {
+  ConstraintReader reader(request);
+  if (const Json* format = fields.Find("response_format")) {
+    RETURN_IF_ERROR(reader.ReadResponseFormat(*format));
+  }
+  if (const Json* outputs = fields.Find("structured_outputs")) {
+    RETURN_IF_ERROR(reader.ReadStructuredOutputs(*outputs));
+  }
+  for (const auto& [field, kind] : kTopLevel) {
+    if (const Json* value = fields.Find(field)) {
+      RETURN_IF_ERROR(reader.Set(kind, {std::string(field)}, std::string(field), *value));
+    }
+  }
+  return reader.Field();
+}
+
+absl::Status CheckConstraintBytes(const ConstraintField& constraint,
+                                  const v1::GenerateRequest& shared, size_t num_prompts) {
+  const size_t num_bytes = shared.json_schema().size() + shared.regex().size() +
+                           shared.grammar().size() + shared.choice().ByteSizeLong();
+  if (num_bytes * num_prompts <= size_t(limits::kMaxMessageBytes)) return absl::OkStatus();
+  return FieldError(constraint.name,
+                    StrCat("has ", num_bytes, " bytes, and there are ", num_prompts,
+                           " prompts; together they may have ", limits::kMaxMessageBytes));
+}
+
+void KeepSchemaOrder(std::string_view body, const ConstraintField& constraint,
+                     std::vector<v1::GenerateRequest>* prompts) {
+  if (constraint.schema_path.empty()) return;
+  const auto ordered = nlohmann::ordered_json::parse(body);
+  const nlohmann::ordered_json* schema = &ordered;
+  for (const std::string& key : constraint.schema_path) schema = &schema->at(key);
+  const std::string text = schema->dump();
+  for (v1::GenerateRequest& prompt : *prompts) prompt.set_json_schema(text);
+}
+
+}  // namespace lssar

@@ -1,0 +1,170 @@
+#include "server/served_models.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "base/thread_name.h"
+#include "server/config/file_version.h"
+
+namespace lssar {
+namespace {
+
+// How often the wait for a model's calls looks whether the server stops.
+constexpr absl::Duration kStopInterval = absl::Milliseconds(50);
+
+}  // namespace
+
+ServedModels::ServedModels(Options options, const Log* log)
+    : options_(std::move(options)), log_(*log) {}
+
+std::string ServedModels::Version() const {
+  std::string version;
+  for (const std::string& directory : options_.directories) version += DirectoryVersion(directory);
+  return version;
+}
+
+absl::Status ServedModels::Load(LoadModel load, AdmissionControl* admission) {
+  load_ = std::move(load);
+  admission_ = admission;
+  version_ = Version();
+  ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> loaded, load_());
+  Serve(std::move(loaded));
+  return absl::OkStatus();
+}
+
+void ServedModels::Serve(std::unique_ptr<LoadedModel> loaded) {
+  const std::shared_ptr<LoadedModel> model = std::move(loaded);
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_stopped_) return;
+    retiring_ = std::move(current_);
+    current_ = {.model = model, .watchdog = nullptr};
+    admission_->Open(model.get());
+  }
+  options_.on_serving(*model);
+  auto watchdog = std::make_unique<Watchdog>(
+      options_.step_timeout, [engine = &model->GetEngine()] { return engine->Stats(); },
+      options_.on_failure);
+  const std::lock_guard lock(mutex_);
+  if (is_stopped_) watchdog->ExpectShutdown();
+  current_.watchdog = std::move(watchdog);
+}
+
+std::shared_ptr<LoadedModel> ServedModels::Current() const {
+  const std::lock_guard lock(mutex_);
+  return current_.model;
+}
+
+bool ServedModels::IsStopped() const {
+  const std::lock_guard lock(mutex_);
+  return is_stopped_;
+}
+
+void ServedModels::Reload() {
+  const std::lock_guard lock(mutex_);
+  if (is_stopped_ || current_.watchdog == nullptr) return;
+  is_asked_ = true;
+  if (std::exchange(is_running_, true)) return;
+  if (thread_.joinable()) thread_.join();  // it has left the lock for the last time
+  thread_ = std::thread([this] {
+    NameThisThread("reload");
+    RunReloads();
+  });
+}
+
+void ServedModels::RunReloads() {
+  while (true) {
+    {
+      const std::lock_guard lock(mutex_);
+      is_running_ = !is_stopped_ && std::exchange(is_asked_, false);
+      if (!is_running_) return;
+    }
+    ReloadNow();
+  }
+}
+
+void ServedModels::ReloadNow() {
+  const std::string hash = Current()->GetCheckpoint().hash;
+  std::string version = Version();
+  if (version == version_) {
+    has_failed_reload_ = false;
+    log_.Info("model kept", {{"hash", hash}, {"reason", "its files have not changed"}});
+    return;
+  }
+  is_loading_ = true;
+  auto loaded = LoadAgain(version);
+  is_loading_ = false;
+  has_failed_reload_ = !loaded.ok();
+  if (!loaded.ok()) {
+    log_.Error("model kept", {{"hash", hash}, {"reason", std::string(loaded.status().message())}});
+    return;
+  }
+  version_ = std::move(version);
+  Serve(*std::move(loaded));
+  Retire();
+}
+
+absl::StatusOr<std::unique_ptr<LoadedModel>> ServedModels::LoadAgain(const std::string& version) {
+  ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> loaded, load_());
+  // Files of two checkpoints may pass as one: sizes and names agree, and a self-check is optional.
+  if (Version() != version) {
+    return absl::AbortedError("a file changed while the checkpoint was read; reload again");
+  }
+  return loaded;
+}
+
+void ServedModels::Retire() {
+  LoadedModel* old = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    old = retiring_.model.get();
+  }
+  if (old == nullptr) return;  // the server stops
+  while (!admission_->WaitUntilUnused(old, kStopInterval)) {
+    if (IsStopped()) return;
+  }
+  Served ended;
+  {
+    const std::lock_guard lock(mutex_);
+    ended = std::exchange(retiring_, Served());
+  }
+  const std::string hash = ended.model->GetCheckpoint().hash;
+  ended.watchdog->ExpectShutdown();
+  ended.watchdog = nullptr;
+  ended.model = nullptr;
+  options_.on_retired();
+  log_.Info("model retired", {{"hash", hash}});
+}
+
+bool ServedModels::Drain(absl::Duration limit) {
+  const absl::Time end = absl::Now() + limit;
+  std::vector<std::shared_ptr<LoadedModel>> models;
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+    for (const Served* served : {&current_, &retiring_}) {
+      if (served->watchdog != nullptr) served->watchdog->ExpectShutdown();
+      if (served->model != nullptr) models.push_back(served->model);
+    }
+  }
+  bool is_clean = true;
+  for (const auto& model : models) {
+    const absl::Duration remaining = std::max(end - absl::Now(), absl::ZeroDuration());
+    is_clean = model->GetEngine().Drain(remaining) && is_clean;
+  }
+  return is_clean;
+}
+
+void ServedModels::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+  }
+  // No thread starts any more.
+  if (thread_.joinable()) thread_.join();
+  for (Served* served : {&current_, &retiring_}) served->watchdog = nullptr;
+}
+
+}  // namespace lssar

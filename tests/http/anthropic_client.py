@@ -1,0 +1,82 @@
+"""Runs the anthropic package against the server at argv[1] and its model argv[2]. Exit code 0: all
+checks pass."""
+
+import asyncio
+import sys
+from typing import Any
+
+import anthropic
+
+BASE_URL, MODEL = sys.argv[1], sys.argv[2]
+# The package has no parameter for the temperature any more.
+GREEDY = {"temperature": 0}
+CALL: dict[str, Any] = {"model": MODEL, "max_tokens": 4, "extra_body": GREEDY,
+                        "messages": [{"role": "user", "content": "Tell me a story about a dog."}]}
+
+client = anthropic.Anthropic(base_url=BASE_URL, api_key="none", max_retries=0)
+
+
+def expect(condition: bool, what: object) -> None:
+    if not condition:
+        raise SystemExit(f"unexpected: {what!r}")
+
+
+def sync_calls() -> str:
+    message = client.messages.create(**CALL)
+    text = message.content[0].text
+    expect(bool(text) and message.role == "assistant" and message.model == MODEL, message)
+    expect(message.stop_reason == "max_tokens" and message.usage.output_tokens == 4, message)
+    count = client.messages.count_tokens(model=MODEL, messages=CALL["messages"])
+    usage = message.usage
+    expect(count.input_tokens == usage.input_tokens + usage.cache_read_input_tokens, count)
+    stop = text[4:7]
+    stopped = client.messages.create(**CALL, stop_sequences=[stop], system="Be kind.")
+    expect(stopped.stop_reason in ("stop_sequence", "max_tokens", "end_turn"), stopped)
+    stopped = client.messages.create(**CALL, stop_sequences=[stop])
+    expect((stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", stop), stopped)
+    expect(stopped.content[0].text == text[:text.index(stop)], stopped)
+    # The assistant's message is continued.
+    begun = client.messages.create(**{**CALL, "messages": [
+        *CALL["messages"], {"role": "assistant", "content": text[:text.index(" ", 4)]}]})
+    expect(text.startswith(text[:text.index(" ", 4)] + begun.content[0].text[:4]), begun)
+    return text
+
+
+def sync_streams(text: str) -> None:
+    with client.messages.stream(**CALL) as stream:
+        expect("".join(stream.text_stream) == text, "text_stream")
+        final = stream.get_final_message()
+    expect(final.content[0].text == text and final.stop_reason == "max_tokens", final)
+    expect(final.usage.output_tokens == 4, final)
+    types = [event.type for event in client.messages.create(**CALL, stream=True)]
+    expect(types[0] == "message_start" and types[-1] == "message_stop", types)
+
+
+def errors() -> None:
+    try:
+        client.messages.create(**{**CALL, "model": "other"})
+        expect(False, "another model")
+    except anthropic.NotFoundError as error:
+        expect(error.body["error"]["type"] == "not_found_error", error)
+    try:
+        client.messages.create(**CALL, tools=[{"name": "x", "input_schema": {"type": "object"}}])
+        expect(False, "tools")
+    except anthropic.BadRequestError as error:
+        expect("tools" in str(error), error)
+
+
+async def async_calls(text: str) -> None:
+    async with anthropic.AsyncAnthropic(base_url=BASE_URL, api_key="none", max_retries=0) as other:
+        replies = await asyncio.gather(*(other.messages.create(**CALL) for _ in range(8)))
+        expect({reply.content[0].text for reply in replies} == {text}, replies)
+        async with other.messages.stream(**CALL) as stream:
+            spoken = "".join([part async for part in stream.text_stream])
+        expect(spoken == text, spoken)
+
+
+if __name__ == "__main__":
+    whole = sync_calls()
+    sync_streams(whole)
+    errors()
+    asyncio.run(async_calls(whole))
+    print("ok")

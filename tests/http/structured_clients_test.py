@@ -1,0 +1,178 @@
+"""Structured output by openai, instructor and pydantic, and what jsonschema says of the texts.
+
+Run by ctest with LSSAR_SERVER, and with LSSAR_VENVS: where the packages of
+tests/requirements-structured.txt are installed, once. Skipped where PyPI cannot be reached.
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+from typing import Any, Literal
+
+from http_fixture import NAME, Server
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+
+import environments
+
+INSIDE = "LSSAR_INSIDE_STRUCTURED"
+WORD = {"type": "string", "maxLength": 8}
+SMALL = {"type": "integer", "minimum": -20, "maximum": 20}
+
+# One of each kind: finite, so that 1,000 tokens are enough.
+FINITE: list[Any] = [
+    {"type": "null"}, {"type": "boolean"}, {"const": {"a": [1, None, "x\u00e9\n"]}},
+    {"enum": ["a", 1, 2.5, None, [True], {"k": "v"}]}, {"type": "string", "enum": ["x", "y\"z"]},
+    WORD, {"type": "string", "minLength": 3, "maxLength": 3},
+    {"type": "string", "pattern": "^[A-Z][a-z]{1,6}$"}, {"pattern": "[0-9]{2}:[0-9]{2}"},
+    {"type": "string", "format": "date"}, {"type": "string", "format": "uuid"},
+    {"type": "string", "format": "ipv4"}, {"type": "string", "maxLength": 5, "format": "x-own"},
+    SMALL, {"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 3},
+    {"type": "integer", "minimum": 0, "maximum": 99, "multipleOf": 7},
+    {"type": ["integer", "null"], "minimum": 5, "maximum": 7},
+    {"type": "array", "items": SMALL, "maxItems": 5}, {"type": "array", "maxItems": 0},
+    {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2},
+    {"type": "array", "prefixItems": [WORD, SMALL], "items": False},
+    {"type": "array", "prefixItems": [WORD], "items": SMALL, "minItems": 2, "maxItems": 4},
+    {"type": "array", "items": {"type": "array", "items": SMALL, "maxItems": 2}, "maxItems": 3},
+    {"type": "object", "properties": {}, "additionalProperties": False},
+    {"type": "object", "properties": {"a": WORD, "b": SMALL}, "required": ["a", "b"]},
+    {"type": "object", "properties": {"a": WORD, "b": SMALL, "c": {"type": "null"}}},
+    {"type": "object", "properties": {"b": SMALL, "a": WORD}, "required": ["a"],
+     "additionalProperties": False},
+    {"type": "object", "properties": {"a": SMALL, "b": SMALL, "c": SMALL}, "minProperties": 2},
+    {"type": "object", "properties": {"a": SMALL, "b": SMALL, "c": SMALL}, "maxProperties": 1},
+    {"type": "object", "properties": {"a b": SMALL, "\u00fc\"": WORD}, "required": ["\u00fc\""]},
+    {"type": "object", "additionalProperties": SMALL, "maxProperties": 2,
+     "propertyNames": {"maxLength": 4}},
+    {"type": "object", "patternProperties": {"^k_[a-z]{1,3}$": SMALL}, "maxProperties": 3,
+     "additionalProperties": False},
+    {"anyOf": [SMALL, WORD, {"type": "null"}]}, {"oneOf": [SMALL, {"type": "boolean"}]},
+    {"oneOf": [{"properties": {"kind": {"const": kind}, "value": SMALL},
+                "required": ["kind", "value"], "type": "object"} for kind in ("a", "b")]},
+    {"allOf": [{"type": "object", "properties": {"a": SMALL}, "required": ["a"]}]},
+    {"$ref": "#/$defs/pair", "$defs": {"pair": {"type": "array", "prefixItems": [SMALL, SMALL],
+                                                "items": False}}},
+    {"type": "object", "properties": {"p": {"type": "object", "properties": {
+        "q": {"type": "object", "properties": {"r": SMALL}, "required": ["r"]}},
+        "required": ["q"]}}, "required": ["p"]},
+    {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "T", "description": "D",
+     "type": "object", "properties": {"a": {"title": "A", "default": 1, "examples": [2], **SMALL}},
+     "required": ["a"]},
+]
+# These may go on to the bound of tokens.
+OPEN: list[Any] = [
+    {}, True, {"type": "object"}, {"type": "array"}, {"type": "string"}, {"type": "number"},
+    {"type": "number", "minimum": -1.5, "exclusiveMaximum": 7.25}, {"type": "integer"},
+    {"type": "object", "additionalProperties": {"type": "boolean"}},
+    {"type": "object", "properties": {"value": SMALL, "next": {"anyOf": [
+        {"$ref": "#"}, {"type": "null"}]}}, "required": ["value", "next"]},
+    {"type": "array", "items": {"anyOf": [{"$ref": "#"}, SMALL]}},
+]
+
+server: Server
+
+
+def setUpModule() -> None:
+    global server
+    server = Server("--max-num-seqs", "32")
+    reply = server.request("POST", "/v1/completions", {"prompt": "x", "guided_regex": "a"})
+    if reply.status != 200:
+        raise unittest.SkipTest("this build has no xgrammar")
+
+
+def tearDownModule() -> None:
+    assert server.stop() == 0
+
+
+def choices(schema: Any, seed: int, max_tokens: int) -> list[dict[str, Any]]:
+    return server.post("/v1/completions", {
+        "prompt": "Once upon a time there was", "response_format": {
+            "type": "json_schema", "json_schema": {"name": "s", "strict": True,
+                                                   "schema": schema}},
+        "temperature": 1, "n": 8, "seed": seed, "max_tokens": max_tokens})["choices"]
+
+
+class StructuredClientsTest(unittest.TestCase):
+
+    def test_every_text_is_valid(self) -> None:
+        import jsonschema
+        num_valid = num_cut = 0
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            cases = [(schema, True) for schema in FINITE] + [(schema, False) for schema in OPEN]
+            replies = [pool.submit(choices, schema, seed, 1000 if is_finite else 150)
+                       for seed, (schema, is_finite) in enumerate(cases)]
+            for (schema, is_finite), reply in zip(cases, replies):
+                validator = jsonschema.Draft202012Validator(schema)
+                for choice in reply.result():
+                    with self.subTest(schema=schema, text=choice["text"]):
+                        if choice["finish_reason"] == "length" and not is_finite:
+                            num_cut += 1
+                            continue
+                        self.assertEqual(choice["finish_reason"], "stop")
+                        validator.validate(json.loads(choice["text"]))
+                        num_valid += 1
+        print(f"{num_valid} texts are valid, {num_cut} were cut")
+        self.assertGreaterEqual(num_valid, 8 * len(FINITE))
+
+    def test_parse_of_the_openai_package(self) -> None:
+        import openai
+        import pydantic
+
+        class Pet(pydantic.BaseModel):
+            kind: Literal["cat", "dog"]
+            name: str = pydantic.Field(max_length=10)
+            age: int = pydantic.Field(ge=0, le=30)
+
+        class Family(pydantic.BaseModel):
+            surname: str = pydantic.Field(pattern="[A-Z][a-z]{2,8}")
+            pets: list[Pet] = pydantic.Field(max_length=2)
+            is_big: bool | None
+
+        with openai.OpenAI(base_url=f"http://{server.http_address}/v1", api_key="none") as client:
+            for seed in range(5):
+                reply = client.chat.completions.parse(
+                    model=NAME, messages=[{"role": "user", "content": "A family with pets."}],
+                    response_format=Family, seed=seed, max_tokens=1000)
+                family = reply.choices[0].message.parsed
+                assert isinstance(family, Family)
+                self.assertLessEqual(len(family.pets), 2)
+            with client.chat.completions.stream(
+                    model=NAME, messages=[{"role": "user", "content": "A pet."}],
+                    response_format=Pet, seed=1, max_tokens=500) as stream:
+                for _ in stream:
+                    pass
+                self.assertIsInstance(stream.get_final_completion().choices[0].message.parsed, Pet)
+
+    def test_instructor(self) -> None:
+        import instructor
+        import openai
+        import pydantic
+
+        class Answer(pydantic.BaseModel):
+            colour: Literal["red", "green", "blue"]
+            amount: float = pydantic.Field(ge=0, le=10)
+
+        with openai.OpenAI(base_url=f"http://{server.http_address}/v1", api_key="none") as client:
+            wrapped = instructor.from_openai(client, mode=instructor.Mode.JSON_SCHEMA)
+            for seed in range(5):
+                answer = wrapped.create(
+                    response_model=Answer, model=NAME, max_retries=0, max_tokens=400, seed=seed,
+                    messages=[{"role": "user", "content": "A colour?"}])
+                self.assertIsInstance(answer, Answer)
+
+
+if __name__ == "__main__":
+    if INSIDE in os.environ:
+        unittest.main()
+    try:
+        interpreter = environments.environment("structured", has_client=False)
+    except unittest.SkipTest as error:
+        print(error)
+        sys.exit(0)
+    sys.exit(subprocess.run([interpreter, "-B", *sys.argv], check=False,
+                            env={**os.environ, INSIDE: "1"}).returncode)

@@ -1,0 +1,353 @@
+// Masks of grammars, against PCRE2's partial matches; limits; sources that are refused. Skipped in
+// a build without xgrammar.
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "models/text/grammar.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pcre2.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "base/str_cat.h"
+#include "kernels/sampling.h"
+#include "tests/support/fake_model.h"
+
+namespace lssar {
+namespace {
+
+using Kind = GrammarSource::Kind;
+using ::testing::HasSubstr;
+
+// Pieces that end within characters, a special token with a text, and ids without bytes.
+class OddTokenizer final : public Tokenizer {
+ public:
+  int VocabSize() const override { return int(pieces_.size()); }
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view,
+                                              absl::FunctionRef<bool()>) const override {
+    return absl::UnimplementedError("only decodes");
+  }
+  int MaxPieceBytes() const override { return 16; }
+  std::string_view PieceBytes(int32_t id) const override { return pieces_[size_t(id)]; }
+  std::optional<int32_t> FindSpecialToken(std::string_view text) const override {
+    return text == "<|user|>" ? std::optional<int32_t>(3) : std::nullopt;
+  }
+  bool AddsDummyPrefix() const override { return false; }
+  std::string_view Hash() const override { return "odd"; }
+
+  static constexpr int32_t kEos = 2;
+
+ private:
+  // é is C3 A9, 😀 is F0 9F 98 80.
+  const std::vector<std::string> pieces_ = {"",
+                                            "",
+                                            "</s>",
+                                            "<|user|>",
+                                            "a",
+                                            "b",
+                                            "ab",
+                                            "\xC3",
+                                            "\xA9",
+                                            "\xF0\x9F",
+                                            "\x98\x80",
+                                            "\xC3\xA9",
+                                            "\xA9"
+                                            "a",
+                                            "\"",
+                                            "{",
+                                            "}",
+                                            "[",
+                                            "]",
+                                            ":",
+                                            ",",
+                                            "1",
+                                            "0",
+                                            "12",
+                                            " ",
+                                            "a\"",
+                                            "true",
+                                            "null",
+                                            "\n",
+                                            "<",
+                                            "|",
+                                            "user",
+                                            ">",
+                                            "\xFF"};
+};
+
+struct Vocabulary {
+  std::string name;
+  std::unique_ptr<Tokenizer> tokenizer;
+  int num_ids = 0;
+  std::vector<int32_t> ending_ids;
+};
+
+const std::vector<Vocabulary>& Vocabularies() {
+  static const auto* const all = [] {
+    auto* const list = new std::vector<Vocabulary>;
+    list->push_back({.name = "sentencepiece",
+                     .tokenizer = LoadTokenizer("models/zoo/lssar-6m", 4096).value(),
+                     .num_ids = 4096,
+                     .ending_ids = {}});
+    // Padding behind the pieces, which is never sampled.
+    list->push_back({.name = "gpt2",
+                     .tokenizer = LoadTokenizer("tests/models/gpt2", 50304).value(),
+                     .num_ids = 50257,
+                     .ending_ids = {50256}});
+    list->push_back({.name = "odd",
+                     .tokenizer = std::make_unique<OddTokenizer>(),
+                     .num_ids = 33,
+                     .ending_ids = {OddTokenizer::kEos}});
+    return list;
+  }();
+  return *all;
+}
+
+const GrammarCompiler& CompilerOf(const Vocabulary& vocabulary) {
+  static auto* const compilers = new std::map<std::string, std::unique_ptr<GrammarCompiler>>;
+  auto& compiler = (*compilers)[vocabulary.name];
+  if (compiler == nullptr) {
+    compiler = std::make_unique<GrammarCompiler>(*vocabulary.tokenizer, vocabulary.num_ids,
+                                                 vocabulary.ending_ids);
+  }
+  return *compiler;
+}
+
+class GrammarTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+  }
+  static absl::StatusOr<std::shared_ptr<const Grammar>> Compile(Kind kind, std::string text,
+                                                                int vocabulary = 0) {
+    return CompilerOf(Vocabularies()[size_t(vocabulary)])
+        .Compile({.kind = kind, .text = std::move(text)});
+  }
+  static std::string Refusal(Kind kind, std::string text, int vocabulary = 0) {
+    const auto grammar = Compile(kind, std::move(text), vocabulary);
+    EXPECT_FALSE(grammar.ok());
+    return std::string(grammar.status().message());
+  }
+};
+
+// Whether a text, of bytes, begins one that matches, or matches.
+class Oracle {
+ public:
+  explicit Oracle(const std::string& wanted) {
+    // Not ENDANCHORED, which knows no partial match.
+    const std::string pattern = StrCat("(?:", wanted, ")\\z");
+    int error = 0;
+    PCRE2_SIZE offset = 0;
+    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                          PCRE2_ANCHORED, &error, &offset, nullptr);
+    LSSAR_CHECK(code_ != nullptr);
+    pcre2_jit_compile(code_, PCRE2_JIT_PARTIAL_HARD | PCRE2_JIT_COMPLETE);
+    match_ = pcre2_match_data_create_from_pattern(code_, nullptr);
+  }
+  ~Oracle() {
+    pcre2_match_data_free(match_);
+    pcre2_code_free(code_);
+  }
+  bool Begins(const std::string& text) const {
+    const int result = Match(text, PCRE2_PARTIAL_HARD);
+    return result >= 0 || result == PCRE2_ERROR_PARTIAL;
+  }
+  bool Matches(const std::string& text) const { return Match(text, 0) >= 0; }
+
+ private:
+  int Match(const std::string& text, uint32_t options) const {
+    return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, options,
+                       match_, nullptr);
+  }
+  pcre2_code* code_ = nullptr;
+  pcre2_match_data* match_ = nullptr;
+};
+
+// Walks at random through texts that fit, and compares each mask.
+void ExpectMasks(const Vocabulary& vocabulary, const Grammar& grammar, const Oracle& oracle,
+                 int num_walks) {
+  const Tokenizer& tokenizer = *vocabulary.tokenizer;
+  std::vector<uint32_t> mask(NumMaskWords(size_t(vocabulary.num_ids)), 0xffffffffu);
+  uint64_t random = 7;
+  for (int walk = 0; walk < num_walks; ++walk) {
+    const auto matcher = grammar.NewMatcher();
+    std::string text;
+    for (int step = 0; step < 12; ++step) {
+      ASSERT_EQ(matcher->FillMask(mask), absl::OkStatus());
+      EXPECT_EQ(matcher->IsComplete(), oracle.Matches(text)) << text;
+      std::vector<int32_t> allowed;
+      for (int32_t id = 0; id < vocabulary.num_ids; ++id) {
+        const std::string piece(tokenizer.PieceBytes(id));
+        const bool has_text = !piece.empty() &&
+                              std::ranges::count(vocabulary.ending_ids, id) == 0 &&
+                              tokenizer.FindSpecialToken(piece) != id;
+        const bool expected = has_text && oracle.Begins(text + piece);
+        ASSERT_EQ(MaskHas(mask, size_t(id)), expected) << "'" << text << "' then '" << piece << "'";
+        if (expected) allowed.push_back(id);
+      }
+      for (size_t id = size_t(vocabulary.num_ids); id < 32 * mask.size(); ++id) {
+        EXPECT_FALSE(MaskHas(mask, id)) << "beyond the vocabulary";
+      }
+      if (allowed.empty()) break;
+      random = FakeHash(random, uint64_t(step));
+      const int32_t id = allowed[random % allowed.size()];
+      ASSERT_TRUE(*matcher->Accept(id));
+      text += tokenizer.PieceBytes(id);
+    }
+  }
+}
+
+TEST_F(GrammarTest, MasksAreThePrefixesOfARegex) {
+  for (const char* pattern : {
+           "[a-z]+ [0-9]{2,4}",
+           "(cat|dog|caterpillar)( and (cat|dog))*",
+           "-?(0|[1-9][0-9]*)(\\.[0-9]+)?",
+           "\\d{4}-\\d{2}-\\d{2}",
+           "[A-Z][a-z]*( [A-Z][a-z]*){0,3}[.!?]",
+           "(a|ab)(a\"|b)*",
+           "\xC3\xA9(a|\xF0\x9F\x98\x80)*",
+       }) {
+    for (const Vocabulary& vocabulary : Vocabularies()) {
+      SCOPED_TRACE(StrCat(pattern, ", ", vocabulary.name));
+      const auto grammar = CompilerOf(vocabulary).Compile({.kind = Kind::kRegex, .text = pattern});
+      if (!grammar.ok()) {
+        EXPECT_EQ(vocabulary.name, "odd") << grammar.status();
+        EXPECT_THAT(grammar.status().message(), HasSubstr("fitted by no text"));
+        continue;
+      }
+      ExpectMasks(vocabulary, **grammar, Oracle(pattern), vocabulary.num_ids > 10000 ? 2 : 8);
+    }
+  }
+}
+
+TEST_F(GrammarTest, MasksAreThoseOfChoicesGrammarsAndSchemas) {
+  const std::vector<std::string> choices = {"yes", "no", "n\"o\\\n", "\xC3\xA9tat", "a", "ab"};
+  const std::string any = "(?:yes|no|n\"o\\\\\n|\xC3\xA9tat|a|ab)";
+  const GrammarSource schema = {.kind = Kind::kJsonSchema,
+                                .text = R"({"type":"array","items":{"enum":[1,12,true]}})"};
+  // White space within JSON, at most 32 of it in a row.
+  const std::string s = "[ \n\t\r]{0,32}";
+  const std::string item = "(?:1|12|true)";
+  const GrammarSource grammar = {.kind = Kind::kEbnf,
+                                 .text = "root ::= \"a\" b* (\"12\" | b b)\nb ::= [ab]\n"};
+  const std::vector<std::pair<GrammarSource, std::string>> cases = {
+      {ChoiceSource(choices), any},
+      {schema, StrCat("\\[(?:", s, item, "(?:", s, ",", s, item, ")*)?", s, "\\]")},
+      {grammar, "a[ab]*(12|[ab][ab])"},
+  };
+  for (const auto& [source, pattern] : cases) {
+    for (const Vocabulary& vocabulary : Vocabularies()) {
+      SCOPED_TRACE(StrCat(source.text, ", ", vocabulary.name));
+      const auto compiled = CompilerOf(vocabulary).Compile(source);
+      ASSERT_TRUE(compiled.ok()) << compiled.status();
+      ExpectMasks(vocabulary, **compiled, Oracle(pattern), vocabulary.num_ids > 10000 ? 2 : 8);
+    }
+  }
+}
+
+TEST_F(GrammarTest, RollbackRestoresTheMask) {
+  const Vocabulary& vocabulary = Vocabularies()[0];
+  const auto grammar = CompilerOf(vocabulary).Compile(JsonObjectSource());
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  const auto matcher = (*grammar)->NewMatcher();
+  const size_t num_words = NumMaskWords(size_t(vocabulary.num_ids));
+  std::vector<std::vector<uint32_t>> masks;
+  uint64_t random = 3;
+  for (int step = 0; step < 60; ++step) {
+    masks.emplace_back(num_words);
+    ASSERT_EQ(matcher->FillMask(masks.back()), absl::OkStatus());
+    random = FakeHash(random, uint64_t(step));
+    int32_t id = int32_t(random % uint64_t(vocabulary.num_ids));
+    int tries = 0;
+    while (!MaskHas(masks.back(), size_t(id)) && ++tries <= vocabulary.num_ids) {
+      id = (id + 1) % vocabulary.num_ids;
+    }
+    if (tries > vocabulary.num_ids) {
+      masks.pop_back();
+      break;
+    }
+    ASSERT_TRUE(*matcher->Accept(id));
+    EXPECT_FALSE(*matcher->Accept(1));  // EOS never fits, and nothing changes
+  }
+  ASSERT_GT(masks.size(), 5u);
+  std::vector<uint32_t> mask(num_words);
+  while (!masks.empty()) {
+    const int num_back = masks.size() > 3 && masks.size() % 2 == 0 ? 2 : 1;
+    for (int i = 0; i < num_back - 1; ++i) masks.pop_back();
+    matcher->Rollback(num_back);
+    ASSERT_EQ(matcher->FillMask(mask), absl::OkStatus());
+    EXPECT_EQ(mask, masks.back());
+    masks.pop_back();
+  }
+}
+
+TEST_F(GrammarTest, BadSourcesAreRefused) {
+  EXPECT_THAT(Refusal(Kind::kRegex, std::string(kMaxGrammarBytes + 1, 'a')),
+              HasSubstr("has 262145 bytes; it must have at most 262144"));
+  EXPECT_THAT(Refusal(Kind::kRegex, std::string(201, '(') + std::string(201, ')')),
+              HasSubstr("201 deep"));
+  EXPECT_THAT(Refusal(Kind::kRegex, "(a"), HasSubstr("is refused: "));
+  EXPECT_THAT(Refusal(Kind::kRegex, "(?=a)b"), HasSubstr("Lookahead"));
+  EXPECT_THAT(Refusal(Kind::kRegex, "a^b"), HasSubstr("is not enforced as a whole: "));
+  EXPECT_THAT(Refusal(Kind::kEbnf, "start ::= \"a\""), HasSubstr("is refused: "));
+  EXPECT_THAT(Refusal(Kind::kEbnf, "root ::= root \"a\""), HasSubstr("fitted by no text"));
+  EXPECT_THAT(Refusal(Kind::kJsonSchema, R"({"type":"string","pattern":"a","minLength":2})"),
+              HasSubstr("is not enforced as a whole: "));
+  EXPECT_THAT(Refusal(Kind::kJsonSchema, R"({"type":"integer","minimum":3,"maximum":2})"),
+              HasSubstr("is refused: "));
+  // A quote within JSON would have to be escaped.
+  EXPECT_THAT(Refusal(Kind::kJsonSchema, R"({"type":"string","pattern":"a\"b"})"),
+              HasSubstr("not supported within JSON"));
+  EXPECT_THAT(Refusal(Kind::kRegex, "z+", 2), HasSubstr("fitted by no text"));
+}
+
+// Each ends, with a grammar or an error, and nothing else: in seconds, without a deep stack.
+TEST_F(GrammarTest, CostlySourcesEnd) {
+  std::vector<GrammarSource> sources = {
+      {.kind = Kind::kRegex, .text = "(a|b)*a(a|b){24}"},
+      {.kind = Kind::kRegex, .text = "((a{1,100}){1,100}){1,100}"},
+      {.kind = Kind::kRegex, .text = "(a?){5000}a{5000}"},
+      {.kind = Kind::kRegex, .text = "[a-z]{1,1000000}"},
+      {.kind = Kind::kRegex, .text = std::string(200, '(') + "a" + std::string(200, ')')},
+      {.kind = Kind::kEbnf, .text = "root ::= root root | \"a\""},
+  };
+  std::string rules, choices = "root ::= \"a\"", schema = R"({"properties":{)";
+  for (int i = 0; i < 6000; ++i) rules += StrCat("r", i, " ::= r", i + 1, " | \"a\" r", i, "\n");
+  sources.push_back({.kind = Kind::kEbnf, .text = "root ::= r0\n" + rules + "r6000 ::= \"b\"\n"});
+  for (int i = 0; i < 20000; ++i) choices += StrCat(" | \"", i, "\"");
+  sources.push_back({.kind = Kind::kEbnf, .text = choices});
+  for (int i = 0; i < 2000; ++i) schema += StrCat(i == 0 ? "" : ",", "\"p", i, "\":{}");
+  sources.push_back({.kind = Kind::kJsonSchema, .text = schema + "}}"});
+  for (const GrammarSource& source : sources) {
+    const auto grammar = CompilerOf(Vocabularies()[0]).Compile(source);
+    if (grammar.ok()) continue;
+    EXPECT_TRUE(absl::IsInvalidArgument(grammar.status()) ||
+                absl::IsDeadlineExceeded(grammar.status()))
+        << source.text.substr(0, 40) << grammar.status();
+  }
+}
+
+// Every split of a text into "a"s is a parse of its own.
+TEST_F(GrammarTest, AnAmbiguousGrammarEndsWithAnError) {
+  const auto grammar = Compile(Kind::kEbnf, "root ::= s\ns ::= s s s | s s | \"a\"\n", 2);
+  ASSERT_TRUE(grammar.ok()) << grammar.status();
+  const auto matcher = (*grammar)->NewMatcher();
+  std::vector<uint32_t> mask(NumMaskWords(33));
+  for (int step = 0; step < 100; ++step) {
+    const auto fits = matcher->Accept(4);
+    if (!fits.ok()) {
+      EXPECT_EQ(fits.status().code(), absl::StatusCode::kResourceExhausted);
+      return;
+    }
+    ASSERT_TRUE(*fits);
+  }
+}
+
+}  // namespace
+}  // namespace lssar

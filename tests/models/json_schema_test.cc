@@ -1,0 +1,158 @@
+// Which JSON Schemas a constraint takes, and what it reads of them.
+#include "models/text/json_schema.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/str_cat.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Prepared(const std::string& schema) {
+  const auto prepared = PrepareJsonSchema(schema);
+  return prepared.ok() ? *prepared : std::string(prepared.status().message());
+}
+
+std::string Refusal(const std::string& schema) {
+  const auto prepared = PrepareJsonSchema(schema);
+  EXPECT_EQ(prepared.status().code(), absl::StatusCode::kInvalidArgument) << schema;
+  return std::string(prepared.status().message());
+}
+
+TEST(JsonSchema, WhatIsEnforcedIsKept) {
+  for (const char* schema : {
+           R"({})",
+           R"(true)",
+           R"({"type":"string","minLength":1,"maxLength":9,"title":"a"})",
+           R"({"type":"object","properties":{"b":{"type":"integer"},"a":{}},"required":["b"]})",
+           R"({"type":"array","items":{"type":["string","null"]},"minItems":2,"maxItems":3})",
+           R"({"anyOf":[{"type":"null"},{"$ref":"#/$defs/a"}],"$defs":{"a":{"enum":[1,"x"]}}})",
+           R"({"type":"object","patternProperties":{"^x":{"type":"number"}}})",
+           R"({"type":"array","prefixItems":[{"const":1}],"items":false,"uniqueItems":false})",
+           R"({"type":"string","format":"date","x-note":[1]})",
+       }) {
+    EXPECT_EQ(Prepared(schema), schema);
+  }
+}
+
+TEST(JsonSchema, WhatIsOpenIsSaid) {
+  EXPECT_EQ(Prepared(R"({"type":"object"})"), R"({"type":"object","additionalProperties":true})");
+  EXPECT_EQ(Prepared(R"({"type":"array"})"), R"({"type":"array","items":true})");
+  EXPECT_EQ(Prepared(R"({"type":["array","object"]})"),
+            R"({"type":["array","object"],"items":true,"additionalProperties":true})");
+  // The keywords say which type they are about.
+  EXPECT_EQ(Prepared(R"({"properties":{"a":{}}})"), R"({"properties":{"a":{}},"type":"object"})");
+  EXPECT_EQ(Prepared(R"({"minLength":2})"), R"({"minLength":2,"type":"string"})");
+  EXPECT_EQ(Prepared(R"({"minimum":2,"pattern":"a"})"),
+            R"({"minimum":2,"pattern":"a","type":["number","string"]})");
+  EXPECT_EQ(Prepared(R"({"type":"integer","enum":[3,4]})"), R"({"enum":[3,4]})");
+}
+
+TEST(JsonSchema, OneOfOfExclusiveOptionsIsAnyOf) {
+  EXPECT_EQ(Prepared(R"({"oneOf":[{"type":"integer","minimum":1},{"type":"null"}]})"),
+            R"({"anyOf":[{"type":"integer","minimum":1},{"type":"null"}]})");
+  const std::string parts =
+      R"("$defs":{"a":{"type":"object","properties":{"k":{"const":"a"}},"required":["k"]},)"
+      R"("b":{"type":"object","properties":{"k":{"const":"b"}},"required":["k"]}}})";
+  EXPECT_EQ(Prepared(R"({"oneOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}],)" + parts),
+            "{" + parts.substr(0, parts.size() - 1) +
+                R"(,"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}]})");
+  for (const std::string schema : {
+           R"({"oneOf":[{"type":"integer"},{"type":"number"}]})",
+           R"({"oneOf":[{"type":"string"},{"enum":["a"]}]})",
+       }) {
+    EXPECT_EQ(Prepared(schema), schema);  // for xgrammar to decide
+  }
+}
+
+TEST(JsonSchema, WhatIsNotEnforcedIsRefusedByNameAndPlace) {
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {R"({"not":{}})", "has not, which is not enforced (at \"#\")"},
+      {R"({"type":"array","uniqueItems":true})", "has uniqueItems"},
+      {R"({"type":"array","contains":{}})", "has contains"},
+      {R"({"properties":{"a":{"if":{}}}})",
+       "has if, which is not enforced (at \"#/properties/a\")"},
+      {R"({"dependentRequired":{}})", "dependentRequired"},
+      {R"({"anyOf":[{}],"type":"object"})", "anyOf beside type"},
+      {R"({"anyOf":[{}],"properties":{}})", "anyOf beside other keywords"},
+      {R"({"anyOf":[{}],"oneOf":[{}]})", "has anyOf beside oneOf"},
+      {R"({"allOf":[{},{}]})", "allOf of several"},
+      {R"({"$ref":"#/$defs/a","minLength":1,"$defs":{"a":{}}})", "$ref beside other keywords"},
+      {R"({"$ref":"other.json"})", "which is not in this schema"},
+      {R"({"$ref":"#/$defs/b","$defs":{"a":{}}})", "\"#/$defs/b\", which is not in this schema"},
+      {R"({"$ref":"#/x-more","x-more":{"not":{}}})", "where no schema is"},
+      {R"({"type":"number","const":"a"})", "not of its type"},
+      {R"({"type":["integer","null"],"enum":[1,2.5]})", "not of its type"},
+      {R"({"enum":[]})", "no list of values"},
+      {R"({"type":"text"})", "type that JSON Schema does not know"},
+      {R"({"type":[]})", "empty list of types"},
+      {R"({"items":[{}]})", "its name is prefixItems"},
+      {R"({"type":"object","required":["a"]})", "requires \"a\", which properties does not name"},
+      {R"({"properties":{"a":{}},"patternProperties":{"b":{}}})", "patternProperties beside"},
+      {R"({"properties":{"a":{}},"propertyNames":{}})", "propertyNames beside"},
+      {R"({"patternProperties":{"a":{},"b":{}}})", "several patterns"},
+      {R"({"type":"object","additionalProperties":{},"minProperties":2})", "minProperties above 1"},
+      {R"({"type":"string","minLength":-1})", "has minLength -1; it must be in [0, 10000]"},
+      {R"({"type":"string","maxLength":10001})", "has maxLength 10001"},
+      {R"({"type":"array","maxItems":1.5})", "has maxItems 1.5"},
+      {R"({"properties":[]})", "properties, which is no object"},
+      {R"({"properties":{"a":5}})", "is no schema"},
+      {R"(5)", "is no schema"},
+      {R"({"a":)", "is not JSON"},
+      {"{\"title\":\"\xff\"}", "is not JSON"},
+  };
+  for (const auto& [schema, message] : cases) {
+    EXPECT_THAT(Refusal(schema), HasSubstr(message)) << schema;
+  }
+}
+
+TEST(JsonSchema, WhatNoFiniteValueFitsIsRefused) {
+  for (const char* schema : {
+           R"(false)",
+           R"({"$ref":"#"})",
+           R"({"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}})",
+           R"({"properties":{"a":{"$ref":"#"}},"required":["a"]})",
+           R"({"type":"array","items":{"$ref":"#"},"minItems":1})",
+           R"({"type":"array","prefixItems":[{"$ref":"#"}]})",
+           R"({"anyOf":[{"$ref":"#"},false]})",
+       }) {
+    EXPECT_THAT(Refusal(schema), HasSubstr("fitted by no finite value")) << schema;
+  }
+  for (const char* schema : {
+           R"({"properties":{"a":{"$ref":"#"}},"required":[]})",
+           R"({"type":"array","items":{"$ref":"#"}})",
+           R"({"anyOf":[{"$ref":"#/$defs/l"},{"type":"null"}],
+              "$defs":{"l":{"properties":{"next":{"$ref":"#"}},"required":["next"]}}})",
+       }) {
+    EXPECT_TRUE(PrepareJsonSchema(schema).ok()) << schema << PrepareJsonSchema(schema).status();
+  }
+}
+
+TEST(JsonSchema, SizeAndDepthAreBounded) {
+  std::string deep, wide = R"({"enum":[0)";
+  for (int i = 0; i < 1000; ++i) deep += R"({"items":)";
+  EXPECT_THAT(Refusal(deep + "{}" + std::string(1000, '}')), HasSubstr("deeper than 64"));
+  for (int i = 0; i < 1'000'000; ++i) wide += ",1";
+  EXPECT_THAT(Refusal(wide + "]}"), HasSubstr("more than 20000 values"));
+  // A chain of references that is resolved backwards.
+  std::string chain = R"({"$ref":"#/$defs/s0","$defs":{)";
+  for (int i = 0; i < 4000; ++i)
+    chain += StrCat("\"s", i, "\":{\"$ref\":\"#/$defs/s", i + 1, "\"},");
+  const auto forward = PrepareJsonSchema(chain + R"("s4000":{}}})");
+  EXPECT_TRUE(forward.ok()) << forward.status();
+  chain = R"({"$ref":"#/$defs/s4000","$defs":{"s0":{})";
+  for (int i = 1; i <= 4000; ++i) {
+    chain += StrCat(",\"s", i, "\":{\"$ref\":\"#/$defs/s", i - 1, "\"}");
+  }
+  EXPECT_THAT(Refusal(chain + "}}"), HasSubstr("in too long a row"));
+}
+
+}  // namespace
+}  // namespace lssar

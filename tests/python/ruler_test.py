@@ -1,0 +1,169 @@
+"""RULER from PyPI, unmodified, on the shipped checkpoint at 1K: `lssar ruler`."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import environments
+from environments import environment, isolated, run
+from lssar import Client
+from lssar._server import OwnServer
+from programs import MODEL, SERVER, RunningServer
+
+SAMPLES = 2
+MAX_TOKENS = {'niah': 128, 'vt': 30}  # the package's, by the first part of a task's name
+# A haystack of needles, four keys in essays, and chains of variables.
+TASKS = ('niah_multikey_2', 'niah_multikey_1', 'vt')
+TIE = 1e-3  # logits that may fall either way in another program's float32
+
+
+class RulerTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.python = environment('ruler')
+        cls.server = cls.enterClassContext(RunningServer(
+            '--max-model-len', '1280', '--dtype', 'fp32', '--kv-cache-dtype', 'fp32'))
+        cls.client = cls.enterClassContext(Client(cls.server.address, timeout_s=120))
+        cls.out = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory())) / 'out'
+        cls.arguments = ['--server', cls.server.address, '--lengths', '1K', '--samples',
+                         str(SAMPLES), '--tasks', ','.join(TASKS)]
+        cls.results = json.loads(cls.ruler(cls.out, *cls.arguments, '--json').stdout)
+
+    @classmethod
+    def ruler(cls, *arguments, is_ok=True):
+        done = subprocess.run(
+            [cls.python, '-m', 'lssar.ruler', *map(str, arguments)], capture_output=True, text=True,
+            timeout=environments.TIMEOUT_S, env=isolated(LSSAR_SERVER=os.path.abspath(SERVER)),
+            check=False)
+        if is_ok != (done.returncode == 0):
+            raise AssertionError(f'{arguments}: {done.returncode}\n{done.stdout}{done.stderr}')
+        return done
+
+    def lines(self, kind, name):
+        """The objects of a file that the package wrote."""
+        [path] = self.out.glob(f'*/synthetic/1024/{kind}/{name}')
+        return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
+
+    def predictions(self):
+        """(task, what the package kept of a prompt) of all."""
+        return [(task, each) for task in TASKS for each in self.lines('pred', f'{task}.jsonl')]
+
+    def test_prompts_are_as_long_as_the_server_counts(self):
+        for task in TASKS:
+            for sample in self.lines('data', f'{task}/validation.jsonl'):
+                tokens = len(self.client.tokenize(sample['input'], add_bos=False))
+                room = MAX_TOKENS[task.split('_')[0]]
+                if task == 'vt':  # counts its example apart from the rest
+                    self.assertAlmostEqual(sample['length'], tokens + room, delta=20)
+                else:
+                    self.assertEqual(sample['length'], tokens + room)
+                self.assertLessEqual(sample['length'], 1024)
+                if task != 'niah_multikey_1':  # its essays grow by 500 words: none fit here
+                    self.assertGreater(sample['length'], 600)
+
+    def test_multi_key_prompts_have_their_needles(self):
+        for sample in self.lines('data', 'niah_multikey_1/validation.jsonl'):
+            self.assertEqual(sample['input'].count('One of the special magic numbers for'), 4)
+            self.assertIn(sample['outputs'][0], sample['input'])
+        for sample in self.lines('data', 'niah_multikey_2/validation.jsonl'):
+            self.assertGreater(sample['input'].count('One of the special magic numbers for'), 4)
+
+    def test_answers_are_the_servers_greedy_ones_and_pytorchs(self):
+        rows = []
+        for task, kept in self.predictions():
+            [answer] = self.client.complete(kept['input'], temperature=0,
+                                            max_tokens=MAX_TOKENS[task.split('_')[0]])
+            self.assertEqual(kept['pred'], answer.text)
+            rows.append([self.client.tokenize(kept['input']), [each.id for each in answer.tokens]])
+        self.assertEqual(len(rows), len(TASKS) * SAMPLES)
+        if subprocess.run(['/usr/bin/python3', '-c', 'import sentencepiece, torch'], check=False,
+                          capture_output=True).returncode:
+            self.skipTest('no PyTorch for /usr/bin/python3')
+        path = self.out / 'rows.json'
+        path.write_text(json.dumps(rows))
+        done = run('/usr/bin/python3', '-B', environments.HERE / 'pytorch_greedy.py', MODEL, path)
+        worst = json.loads(done.stdout)
+        self.assertEqual(len(worst), len(rows))
+        self.assertLess(max(worst), TIE)
+
+    def test_scores_are_shares_of_found_answers(self):
+        [at] = self.results['lengths']
+        self.assertEqual((at['length'], at['not_built']), (1024, {}))
+        self.assertEqual(list(at['tasks']), list(TASKS))
+        for task in TASKS:
+            shares = [sum(answer.lower() in each['pred'].lower() for answer in each['outputs'])
+                      / len(each['outputs']) for each in self.lines('pred', f'{task}.jsonl')]
+            score = at['tasks'][task]
+            self.assertAlmostEqual(score['score'], sum(shares) / SAMPLES)
+            self.assertEqual(score['samples'], SAMPLES)
+            low, high = score['interval95']
+            self.assertTrue(0 <= low <= score['score'] <= high <= 1)
+            self.assertGreater(high - low, 0.5)  # of two samples
+
+    def test_the_same_command_goes_on_where_it_was(self):
+        [path] = self.out.glob('*/synthetic/1024/pred/vt.jsonl')
+        whole = path.read_text(encoding='utf-8')
+        path.write_text(whole[:-100], encoding='utf-8')  # the last line is cut off
+        again = json.loads(self.ruler(self.out, *self.arguments, '--json').stdout)
+        self.assertEqual(again, self.results)
+        self.assertEqual(path.read_text(encoding='utf-8'), whole)
+
+    def test_report_table_and_figure(self):
+        done = self.ruler(self.out, *self.arguments)
+        self.assertEqual(done.stdout.split()[:2], ['task', '1K'])
+        report = (self.out / 'report.md').read_text(encoding='utf-8')
+        for task in TASKS:
+            self.assertRegex(report, rf'\| {task} \| \d+% \(\d+% to \d+%\) \|')
+        self.assertIn('trained on the essays', report)
+        figure = (self.out / 'ruler.svg').read_text(encoding='utf-8')
+        for task in TASKS:
+            self.assertIn(task, figure)
+        two = self.out / 'two.svg'
+        run(self.python, '-m', 'lssar.figures', 'ruler', two, f'a={self.out / "results.json"}',
+            f'b={self.out / "results.json"}', env=isolated())
+        self.assertIn('mean score of the tasks', two.read_text(encoding='utf-8'))
+
+    def test_a_task_that_cannot_be_built_ends(self):
+        """The package tries for ever, without asking the tokenizer."""
+        program = ('import lssar.ruler as r\nr.IDLE_CPU_S = 0.2\n'
+                   f'r.ServerTokenizer({self.server.address!r})\nwhile True: pass')
+        done = subprocess.run([self.python, '-c', program], capture_output=True, text=True,
+                              env=isolated(), timeout=environments.TIMEOUT_S, check=False)
+        self.assertEqual(done.returncode, 3)
+        self.assertIn('short enough', done.stderr)
+
+    def test_its_own_server(self):
+        out = self.out.with_name('own')
+        done = self.ruler(out, '--model', MODEL, '--lengths', '1K', '--samples', '1', '--tasks',
+                          'vt', '--json')
+        self.assertEqual(json.loads(done.stdout)['checkpoint_hash'],
+                         self.results['checkpoint_hash'])
+
+    def test_bad_input(self):
+        def said(*arguments):
+            done = self.ruler(*arguments, is_ok=False)
+            self.assertNotIn('Traceback', done.stderr)
+            return done.stderr
+
+        server = '--server', self.server.address
+        self.assertIn("'niah' is none of niah_single_1", said(self.out, *server, '--tasks', 'niah'))
+        self.assertIn("'1M' must be a number", said(self.out, *server, '--lengths', '1M'))
+        self.assertIn("'100' must be a number", said(self.out, *server, '--lengths', '100'))
+        self.assertIn('--samples: 0 must be above 0', said(self.out, *server, '--samples', '0'))
+        self.assertIn('applies to --model', said(self.out, *server, '--max-model-len', '2000'))
+        self.assertIn('samples 2, not 3: give another OUT', said(
+            self.out, *self.arguments[:4], '--samples', '3'))
+        self.assertIn('has --max-model-len 1280', said(
+            self.out.with_name('long'), *server, '--lengths', '2K', '--tasks', 'vt',
+            '--samples', '1'))
+        self.assertIn('no directory', said(self.out, '--model', self.out / 'nothing'))
+        with OwnServer(MODEL, program=SERVER) as other:
+            self.assertIn('has no HTTP port', said(self.out, '--server', other.address))
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,241 @@
+"""`lssar run-batch`: every line of the input is answered once, whatever ends the program."""
+
+import collections
+import http.server
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+CLI = os.environ['LSSAR_CLI']
+MODEL = 'models/zoo/lssar-6m'
+
+
+class ScriptedServer(http.server.ThreadingHTTPServer):
+    """Answers {"echo": the prompt}. `refusals`: statuses of the next answers."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(('127.0.0.1', 0), Handler)
+        self.prompts = collections.Counter()
+        self.refusals = collections.deque()
+        self.num_free = None  # answers until calls are held; None: none is
+        self.lock = threading.Lock()
+        self.release = threading.Event()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, request, client_address):
+        pass  # a client that was killed
+
+    @property
+    def url(self):
+        return f'http://127.0.0.1:{self.server_address[1]}/v1'
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers['Content-Length'])))
+        server = self.server
+        with server.lock:
+            count = sum(server.prompts.values())
+            is_held = server.num_free is not None and count >= server.num_free
+            server.prompts[body['prompt']] += 1
+            status = server.refusals.popleft() if server.refusals else 200
+        if is_held:
+            server.release.wait(60)
+        reply = {'echo': body['prompt']}
+        if body['prompt'] == 'bad':
+            status, reply = 400, {'error': {'code': 'invalid_request', 'message': 'bad is bad'}}
+        data = json.dumps(reply).encode()
+        self.send_response(status)
+        self.send_header('Content-Length', str(len(data)))
+        self.send_header('X-Request-Id', 'abc')
+        if status == 503:
+            self.send_header('Retry-After', '0')
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def line(number, prompt=None, **fields):
+    return json.dumps({'custom_id': f'row-{number}', 'method': 'POST', 'url': '/v1/completions',
+                       'body': {'prompt': prompt or f'prompt {number}'}, **fields})
+
+
+class RunBatchTest(unittest.TestCase):
+    def setUp(self):
+        self.server = ScriptedServer()
+        self.addCleanup(self.server.server_close)
+        self.addCleanup(self.server.shutdown)
+        self.addCleanup(self.server.release.set)
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.input = pathlib.Path(directory.name, 'in.jsonl')
+        self.output = pathlib.Path(directory.name, 'out.jsonl')
+
+    def command(self, *flags):
+        return [sys.executable, '-B', '-m', 'lssar.run_batch', str(self.input), str(self.output),
+                '--server', self.server.url, *flags]
+
+    def run_batch(self, *flags):
+        return subprocess.run(self.command(*flags), capture_output=True, text=True, timeout=120,
+                              check=False)
+
+    def rows(self):
+        """The answers by line of the input; each is there once."""
+        rows = [json.loads(text) for text in self.output.read_text().splitlines()]
+        found = {int(row['id'].removeprefix('batch_req_')): row for row in rows}
+        self.assertEqual(len(found), len(rows))
+        return found
+
+    def expect_all(self, count):
+        rows = self.rows()
+        self.assertEqual(sorted(rows), list(range(1, count + 1)))
+        for number, row in rows.items():
+            self.assertEqual(row, {
+                'id': f'batch_req_{number}', 'custom_id': f'row-{number}', 'error': None,
+                'response': {'status_code': 200, 'request_id': 'abc',
+                             'body': {'echo': f'prompt {number}'}}})
+
+    def test_each_line_is_answered(self):
+        self.input.write_text('\n'.join(line(i) for i in range(1, 201)))
+        self.server.refusals.extend([503, 429, 503])
+        done = self.run_batch()
+        self.assertEqual((done.returncode, done.stdout), (0, ''), done.stderr)
+        self.assertIn('200 lines answered, 0 of them with an error', done.stderr)
+        self.expect_all(200)
+        self.assertEqual(sum(self.server.prompts.values()), 203)
+        again = self.run_batch()
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn('0 lines answered, 0 of them with an error; 200 were answered before',
+                      again.stderr)
+        self.assertEqual(sum(self.server.prompts.values()), 203)
+
+    def test_killed_and_run_again(self):
+        count = 60
+        self.input.write_text(''.join(line(i) + '\n' for i in range(1, count + 1)))
+        self.server.num_free = 20
+        process = subprocess.Popen(self.command('--max-concurrency', '8'))
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if self.output.exists() and self.output.read_bytes().count(b'\n') == 20:
+                break
+            time.sleep(0.01)
+        # While it runs, no other process writes its output.
+        other = self.run_batch()
+        self.assertEqual(other.returncode, 1)
+        self.assertIn('another process writes it', other.stderr)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.assertEqual(len(self.rows()), 20)
+        # As if it had been killed within a write.
+        written = self.output.read_bytes()
+        self.output.write_bytes(written[:-30])
+        self.server.num_free = None
+        self.server.release.set()
+        done = self.run_batch()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('19 were answered before', done.stderr)
+        self.expect_all(count)
+
+    def test_broken_lines_are_errors_of_their_own(self):
+        lines = [line(1), '{"custom_id": "x"', '[1]', '', line(5, 'bad'), line(6, method='GET'),
+                 line(7, url='/v1/files'), line(8, body=[]), line(9, more=1), line(1),
+                 json.dumps({'method': 'POST', 'url': '/v1/completions', 'body': {}}),
+                 line(12, body={'prompt': 'x', 'stream': True}), 'not JSON', line(14)]
+        self.input.write_text('\n'.join(lines))
+        done = self.run_batch()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('13 lines answered, 11 of them with an error', done.stderr)
+        rows = self.rows()
+        self.assertEqual(sorted(rows), [1, 2, 3, *range(5, 15)])
+        for number in 1, 14:
+            self.assertEqual(rows[number]['response']['body'], {'echo': f'prompt {number}'})
+        self.assertEqual(rows[5]['response']['status_code'], 400)
+        self.assertEqual(rows[5]['error'], {'code': 'invalid_request', 'message': 'bad is bad'})
+        for number, code, text in ((2, 'invalid_json', 'not JSON'),
+                                   (3, 'invalid_request', 'object'),
+                                   (6, 'invalid_request', "method is 'GET'"),
+                                   (7, 'invalid_request', "url is '/v1/files'"),
+                                   (8, 'invalid_request', 'body must be an object'),
+                                   (9, 'invalid_request', "a field 'more'"),
+                                   (10, 'duplicate_custom_id', "'row-1'"),
+                                   (11, 'invalid_request', 'custom_id must be'),
+                                   (12, 'invalid_request', 'stream'), (13, 'invalid_json', '')):
+            self.assertIsNone(rows[number]['response'])
+            self.assertEqual(rows[number]['error']['code'], code)
+            self.assertIn(f'line {number}: ', rows[number]['error']['message'])
+            self.assertIn(text, rows[number]['error']['message'])
+        self.assertEqual(self.server.prompts, {'prompt 1': 1, 'bad': 1, 'prompt 14': 1})
+
+    def test_the_output_of_another_input_is_refused(self):
+        self.input.write_text(line(1) + '\n' + line(2) + '\n')
+        self.assertEqual(self.run_batch().returncode, 0)
+        before = self.output.read_bytes()
+        for text, reason in ((line(1) + '\n', '2 answers, and 1 lines'),
+                             (line(1) + '\n' + line(3) + '\n',
+                              "'row-2', and the line has 'row-3'")):
+            self.input.write_text(text)
+            done = self.run_batch()
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(reason, done.stderr)
+            self.assertEqual(self.output.read_bytes(), before)
+        self.output.write_text('{"something": "else"}\n')
+        done = self.run_batch()
+        self.assertIn('line 1 is no answer of `lssar run-batch`', done.stderr)
+        self.assertEqual(self.output.read_text(), '{"something": "else"}\n')
+
+    def test_a_server_that_stays_away_ends_the_run_without_an_answer(self):
+        self.input.write_text(line(1) + '\n')
+        self.server.refusals.extend([503] * 100)
+        done = self.run_batch('--patience', '0.5')
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('line 1: no answer (status 503', done.stderr)
+        self.assertEqual(self.output.read_bytes(), b'')
+        self.server.refusals.clear()
+        self.assertEqual(self.run_batch().returncode, 0)
+        self.expect_all(1)
+
+    def test_a_server_of_its_own(self):
+        bodies = {'/v1/completions': {'prompt': 'Once', 'max_tokens': 3},
+                  '/v1/chat/completions': {'messages': [{'role': 'user', 'content': 'Hi'}],
+                                           'max_tokens': 3},
+                  '/v1/responses': {'input': 'Hi', 'max_output_tokens': 3},
+                  '/v1/messages': {'messages': [{'role': 'user', 'content': 'Hi'}],
+                                   'max_tokens': 3},
+                  '/v1/embeddings': {'input': 'Once'},
+                  '/v1/score': {'items': [{'context': 'a', 'continuations': ['b']}]}}
+        self.input.write_text('\n'.join(
+            json.dumps({'custom_id': url, 'method': 'POST', 'url': url, 'body': body})
+            for url, body in bodies.items()))
+        done = subprocess.run([CLI, 'run-batch', self.input, self.output, '--model', MODEL],
+                              capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = self.rows().values()
+        self.assertEqual({row['custom_id'] for row in rows}, set(bodies))
+        for row in rows:
+            self.assertEqual(row['response']['status_code'], 200)
+            self.assertTrue(row['response']['body']['usage'], row)
+
+    def test_wrong_usage(self):
+        self.input.write_text('')
+        for flags in (('--max-concurrency', '0'), ('--patience', '-1')):
+            self.assertEqual(self.run_batch(*flags).returncode, 2)
+        done = self.run_batch('--server', 'ftp://x')
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('--server ftp://x: give HOST:PORT', done.stderr)
+
+
+if __name__ == '__main__':
+    unittest.main()

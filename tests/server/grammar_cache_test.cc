@@ -1,0 +1,124 @@
+// Constraints of requests: each is compiled once, and what a request says of it is checked.
+#include "server/api/grammar_cache.h"
+
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "tests/server/parse_fixture.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::HasSubstr;
+
+bool Never() { return false; }
+
+class ConstraintTest : public ParseRequestTest {
+ protected:
+  absl::StatusOr<ParsedGenerate> Parse(const v1::GenerateRequest& message) {
+    ParseContext context = Context();
+    context.grammars = &cache_;
+    return ParseGenerate(message, context);
+  }
+  static v1::GenerateRequest Message() {
+    v1::GenerateRequest message;
+    message.mutable_tokens()->add_ids(5);
+    return message;
+  }
+
+  GrammarCache cache_{&Zoo(), 2};
+};
+
+TEST_F(ConstraintTest, WithoutXgrammarEachIsRefusedByName) {
+  if (GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has xgrammar";
+  v1::GenerateRequest message = Message();
+  message.set_regex("a");
+  const auto parsed = Parse(message);
+  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(parsed.status().message(), HasSubstr("regex: this build has no xgrammar"));
+}
+
+TEST_F(ConstraintTest, EachIsCompiledOnce) {
+  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+  const GrammarSource source = {.kind = GrammarSource::Kind::kRegex, .text = "[a-z]+[0-9]"};
+  std::vector<std::thread> threads;
+  std::vector<std::shared_ptr<const Grammar>> grammars(8);
+  for (auto& grammar : grammars) {
+    threads.emplace_back([&] { grammar = cache_.Get(source, Never).value(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& grammar : grammars) EXPECT_EQ(grammar, grammars[0]);
+  // The kind is a part of the key, and errors are kept, too.
+  const GrammarSource bad = {.kind = GrammarSource::Kind::kEbnf, .text = source.text};
+  EXPECT_FALSE(cache_.Get(bad, Never).ok());
+  EXPECT_EQ(cache_.Get(bad, Never).status(), cache_.Get(bad, Never).status());
+  EXPECT_EQ(cache_.Get(source, Never).value(), grammars[0]);
+}
+
+TEST_F(ConstraintTest, MemoryIsBounded) {
+  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+  // Refused at once, and each takes twice its text.
+  const auto source = [](int i) {
+    return GrammarSource{.kind = GrammarSource::Kind::kJsonSchema,
+                         .text = std::string(kMaxGrammarBytes - 10, ' ') + StrCat(i)};
+  };
+  for (int i = 0; i < 600; ++i) EXPECT_FALSE(cache_.Get(source(i), Never).ok());
+  EXPECT_LE(cache_.NumBytes(), kMaxGrammarCacheBytes);
+  EXPECT_GT(cache_.NumBytes(), kMaxGrammarCacheBytes / 2);
+}
+
+TEST_F(ConstraintTest, ACallThatHasEndedDoesNotWait) {
+  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+  GrammarCache none(&Zoo(), 0);
+  const GrammarSource source = {.kind = GrammarSource::Kind::kRegex, .text = "a"};
+  EXPECT_EQ(none.Get(source, [] { return true; }).status().code(), absl::StatusCode::kCancelled);
+  const auto refused = none.Get(source, Never);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(ConstraintTest, BadFieldsAreNamed) {
+  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+  const auto refusal = [this](const v1::GenerateRequest& message) {
+    const auto parsed = Parse(message);
+    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(parsed.status().message());
+  };
+  v1::GenerateRequest message = Message();
+  message.set_json_object(false);
+  EXPECT_EQ(refusal(message), "json_object is false; it must be true or left out");
+  message.set_json_schema(R"({"not":{}})");
+  EXPECT_EQ(refusal(message), "json_schema has not, which is not enforced (at \"#\")");
+  message.set_regex("\xff");
+  EXPECT_EQ(refusal(message), "regex is not UTF-8 at byte 0");
+  message.set_regex(std::string(kMaxGrammarBytes + 1, 'a'));
+  EXPECT_EQ(refusal(message), "regex has 262145 bytes; it must have at most 262144");
+  message.mutable_choice();
+  EXPECT_EQ(refusal(message), "choice has 0 entries; it must have 1 to 1024");
+  message.mutable_choice()->add_texts("a");
+  message.mutable_choice()->add_texts("\xff");
+  EXPECT_EQ(refusal(message), "choice[1] is not UTF-8 at byte 0");
+  message.set_grammar("root ::= \"a\"");
+  EXPECT_TRUE(Parse(message).ok());
+  const std::vector<int32_t> ids = Encode("zzz");
+  message.mutable_sampling()->mutable_allowed_token_ids()->Assign(ids.begin(), ids.end());
+  EXPECT_EQ(refusal(message), "grammar allows no first token that may be sampled");
+}
+
+TEST_F(ConstraintTest, WithoutATokenizerItIsAFailedPrecondition) {
+  Checkpoint bare;
+  bare.config = Zoo().config;
+  v1::GenerateRequest message = Message();
+  message.set_regex("a");
+  ParseContext context = Context();
+  context.checkpoint = &bare;
+  context.grammars = &cache_;
+  EXPECT_EQ(ParseGenerate(message, context).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace lssar
