@@ -28,7 +28,7 @@ GrpcStreamCall::GrpcStreamCall(std::string_view rpc, CallKind kind, std::unique_
                                std::unique_ptr<GrpcStream> stream, const ServiceContext& parts)
     : StreamReactor(std::move(stream)),
       Call(ReadMetadata(rpc, kind, GetServerContext()), parts, std::move(method)),
-      loop_(*parts.replies),
+      reply_writer_(*parts.replies),
       queue_(parts.stream) {
   SendIds(context_, GetServerContext());
 }
@@ -79,7 +79,7 @@ void GrpcStreamCall::ScheduleAdvance() {
     // The write in progress is followed by Advance.
     if (is_writing_ || is_finishing_ || std::exchange(is_scheduled_, true)) return;
   }
-  loop_.Schedule(Self());
+  reply_writer_.Schedule(Self());
 }
 
 void GrpcStreamCall::WriteReplies() {

@@ -62,7 +62,7 @@ class GrpcStreamCall final : public StreamReactor, public Call {
   // Resets the stream: the write in progress never completes otherwise.
   void Reset();
 
-  ReplyWriter& loop_;
+  ReplyWriter& reply_writer_;
   grpc::ByteBuffer bytes_;  // of the request, until it is decoded
 
   std::mutex mutex_;    // locked after that of Call

@@ -15,7 +15,7 @@ ReplyWriter::~ReplyWriter() { Stop(); }
 
 void ReplyWriter::Start() {
   thread_ = std::thread([this] {
-    NameThisThread("reply-loop");
+    NameThisThread("reply-writer");
     Run();
   });
 }

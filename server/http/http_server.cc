@@ -147,7 +147,7 @@ struct HttpServer::State final : public HttpHandler {
       : options(server_options),
         pages(std::move(probe_endpoints)),
         parts(context),
-        open_api(OpenApiJson(options.max_choices)),
+        open_api(OpenApiJson(options.model.max_choices)),
         cross_origin(options.http_cors_origins, /*checks_host=*/IsForThisMachine()) {}
 
   // No client comes from another machine, directly or through a proxy, and none needs a key.

@@ -153,7 +153,7 @@ class ClientTest(unittest.TestCase):
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/comm") as file:
                 names.add(file.read().strip())
-        self.assertLessEqual({"engine", "reply-loop", "parser", "acceptor", "http", "signals"},
+        self.assertLessEqual({"engine", "reply-writer", "parser", "acceptor", "http", "signals"},
                              names)
 
     def test_check_health_probes_the_running_server(self):

@@ -86,52 +86,52 @@ class OneWrite final : public ReplyWriter::Stream {
   const Connection* const connection_;
 };
 
-class ReplyLoopTest : public testing::Test {
+class ReplyWriterTest : public testing::Test {
  protected:
-  ReplyLoopTest() { loop_.Start(); }
+  ReplyWriterTest() { writer_.Start(); }
 
   static bool WaitForWrites(const OneWrite& stream, int count) {
     return PollUntil([&] { return stream.num_writes >= count; }) && stream.num_writes == count;
   }
 
   grpc::ServerBuilder builder_;
-  ReplyWriter loop_{builder_.AddCompletionQueue()};
+  ReplyWriter writer_{builder_.AddCompletionQueue()};
 };
 
-TEST_F(ReplyLoopTest, WritesSoonForOtherThreads) {
+TEST_F(ReplyWriterTest, WritesSoonForOtherThreads) {
   const auto stream = std::make_shared<OneWrite>(nullptr);
   for (int count = 1; count <= 100; ++count) {
-    loop_.Schedule(stream);
+    writer_.Schedule(stream);
     ASSERT_TRUE(WaitForWrites(*stream, count));
   }
 }
 
-TEST_F(ReplyLoopTest, WritesTheRepliesOfAStepTogether) {
+TEST_F(ReplyWriterTest, WritesTheRepliesOfAStepTogether) {
   const Connection connection;
   std::vector<std::shared_ptr<OneWrite>> streams;
   for (int i = 0; i < 5; ++i) streams.push_back(std::make_shared<OneWrite>(&connection));
   std::thread engine([&] {
-    loop_.Flush();  // from now on this is the engine's thread
-    for (const auto& stream : streams) loop_.Schedule(stream);
+    writer_.Flush();  // from now on this is the engine's thread
+    for (const auto& stream : streams) writer_.Schedule(stream);
     EXPECT_EQ(connection.Read(kShortMs), 0) << "the step has not ended";
-    loop_.Flush();
+    writer_.Flush();
   });
   engine.join();
   for (const auto& stream : streams) EXPECT_TRUE(WaitForWrites(*stream, 1));
   EXPECT_EQ(connection.Read(5000), 5) << "in one packet";
 }
 
-TEST_F(ReplyLoopTest, EveryStreamIsWrittenFromManyThreads) {
+TEST_F(ReplyWriterTest, EveryStreamIsWrittenFromManyThreads) {
   constexpr int kThreads = 4, kWrites = 2000;
   const auto stream = std::make_shared<OneWrite>(nullptr);
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, is_engine = i == 0] {
       for (int k = 0; k < kWrites; ++k) {
-        loop_.Schedule(stream);
-        if (is_engine && k % 16 == 0) loop_.Flush();
+        writer_.Schedule(stream);
+        if (is_engine && k % 16 == 0) writer_.Flush();
       }
-      if (is_engine) loop_.Flush();
+      if (is_engine) writer_.Flush();
     });
   }
   for (std::thread& thread : threads) thread.join();
