@@ -134,7 +134,9 @@ TEST(MetricsTest, NamesAndLabelsOfVllm) {
     metrics.OnEnd({.finish = finish});
   }
   metrics.OnStep(3);
-  const std::string text = metrics.Text({.num_running = 2}, "org/model");
+  EngineStats stats;
+  stats.num_running = 2;
+  const std::string text = metrics.Text(stats, "org/model");
   const std::string labels = "engine=\"0\",model_name=\"org/model\"";
   EXPECT_EQ(ValueOf(text, "vllm:num_requests_running{" + labels + "}"), "2");
   EXPECT_EQ(ValueOf(text, "vllm:request_success_total{" + labels + ",finished_reason=\"stop\"}"),

@@ -63,7 +63,9 @@ TEST(StepWatchTest, ZeroMeansNoLimit) {
 
 TEST(StepWatchTest, AStoppedEngineIsAFailure) {
   StepWatch watch(seconds(0), seconds(2));
-  const auto failure = watch.Check({.is_serving = false}, kStart);
+  EngineStats stats;
+  stats.is_serving = false;
+  const auto failure = watch.Check(stats, kStart);
   ASSERT_TRUE(failure.has_value());
   EXPECT_FALSE(failure->is_device_lost);
   EXPECT_FALSE(failure->stuck_for.has_value());
@@ -72,7 +74,10 @@ TEST(StepWatchTest, AStoppedEngineIsAFailure) {
 
 TEST(StepWatchTest, ALostDeviceIsReported) {
   StepWatch watch(seconds(0), seconds(2));
-  const auto failure = watch.Check({.is_serving = false, .is_device_lost = true}, kStart);
+  EngineStats stats;
+  stats.is_serving = false;
+  stats.is_device_lost = true;
+  const auto failure = watch.Check(stats, kStart);
   ASSERT_TRUE(failure.has_value());
   EXPECT_TRUE(failure->is_device_lost);
   EXPECT_EQ(failure->status.code(), absl::StatusCode::kUnavailable);

@@ -191,7 +191,8 @@ def read_ids(given: argparse.Namespace, client_a: Client, client_b: Client) -> l
         raise ValueError(f'the vocabularies have {sizes[0]} and {sizes[1]} tokens; they must be '
                          'the same')
     if given.text is None:
-        return numpy.fromfile(given.ids, '<u2').tolist()
+        ids: list[int] = numpy.fromfile(given.ids, '<u2').tolist()
+        return ids
     hashes = [info.tokenizer_hash for info in infos]
     if hashes[0] != hashes[1]:
         raise ValueError(f'--text needs one tokenizer; A and B have {hashes[0]} and {hashes[1]}')
