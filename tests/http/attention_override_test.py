@@ -30,7 +30,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 SCHEMAS = {"/v1/completions": "Completion", "/v1/chat/completions": "ChatCompletion",
            "/v1/score": "Scores", "/v1/embeddings": "Embeddings", "/v1/attention": "Attention"}
 # What a reply has besides its results.
-META = ("id", "created", "receipt", "usage", "model", "system_fingerprint")
+META = ("id", "created", "receipt", "usage", "timings", "model", "system_fingerprint")
 
 
 def setUpModule() -> None:

@@ -151,7 +151,7 @@ class EndByIdTest(unittest.TestCase):
             limit = "max_output_tokens" if "input" in prompt else "max_tokens"
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
                 call = pool.submit(server.request, "POST", path,
-                                   {**prompt, limit: 15000, "ignore_eos": True},
+                                   {**prompt, limit: 15000, "min_tokens": 15000},
                                    {"X-Request-Id": name})
                 reply = self.delete(f"{path}/{prefix}{name}")
                 self.assertEqual(reply, {"id": prefix + name, "object": kind, "deleted": True})

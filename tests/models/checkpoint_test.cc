@@ -143,7 +143,9 @@ TEST_F(BadCheckpoint, KindsThatTheBackendDoesNotCompute) {
     ReplaceInConfig(now, kind);
     now = kind;
     const absl::Status status = LoadCheckpoint(directory_.Path(), backend->get(), {}).status();
-    if ((*backend)->CheckAttention({.kind = info.kind, .max_position_embeddings = 64}).ok()) {
+    const AttentionSpec spec = {
+        .kind = info.kind, .phi = Phi::kGelu, .max_position_embeddings = 64};
+    if ((*backend)->CheckAttention(spec).ok()) {
       EXPECT_TRUE(status.ok()) << status;
       continue;
     }

@@ -93,6 +93,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> TestServer::MakeModel(const ModelOp
   auto served = std::make_unique<LoadedModel>(std::move(backend), std::move(checkpoint),
                                               SelfCheckReport{}, *std::move(engine));
   if (options.allow_attention_override) served->AllowAttentionOverride();
+  if (options.allow_steering) served->AllowSteering();
   return served;
 }
 

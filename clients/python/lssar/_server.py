@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import pathlib
 import queue
 import shutil
 import subprocess
@@ -32,6 +33,19 @@ def _private_directory() -> str:
         shutil.rmtree(directory)
         directory = tempfile.mkdtemp(prefix='lssar-', dir='/tmp')
     return directory
+
+
+def server_program() -> str:
+    """The lssar-server that belongs to this package, else the one in PATH.
+
+    Errors: FileNotFoundError.
+    """
+    bundled = pathlib.Path(__file__).parent / 'bin' / 'lssar-server'
+    found = str(bundled) if bundled.exists() else shutil.which('lssar-server')
+    if found is None:
+        raise FileNotFoundError('lssar-server: not part of this installation, and not in PATH; '
+                                'give LLM(..., program=PATH)')
+    return found
 
 
 class OwnServer:

@@ -26,8 +26,9 @@ except ModuleNotFoundError as missing:
     raise
 
 from lssar import types
+from lssar._server import server_program
 from lssar.client import Client
-from lssar.llm import LLM, server_program
+from lssar.llm import LLM
 
 Floats = numpy.typing.NDArray[numpy.float64]
 Bools = numpy.typing.NDArray[numpy.bool_]

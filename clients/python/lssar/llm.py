@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-import shutil
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
 from lssar import client, types
-from lssar._server import OwnServer
+from lssar._server import OwnServer, server_program
 from lssar.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -32,19 +31,6 @@ class RequestOutput:
     def text(self) -> str:
         """The first choice's text."""
         return self.outputs[0].text
-
-
-def server_program() -> str:
-    """The lssar-server that belongs to this package, else the one in PATH.
-
-    Errors: FileNotFoundError.
-    """
-    bundled = pathlib.Path(__file__).parent / 'bin' / 'lssar-server'
-    found = str(bundled) if bundled.exists() else shutil.which('lssar-server')
-    if found is None:
-        raise FileNotFoundError('lssar-server: not part of this installation, and not in PATH; '
-                                'give LLM(..., program=PATH)')
-    return found
 
 
 def _flag(name: str, value: object) -> list[str]:

@@ -521,8 +521,7 @@ def serving(given: argparse.Namespace, longest: int) -> Iterator[str]:
     if given.server:
         yield given.server
         return
-    from lssar._server import OwnServer
-    from lssar.llm import server_program
+    from lssar._server import OwnServer, server_program
 
     flags = ['--max-model-len', str(given.max_model_len or longest + ROOM)]
     if not os.path.isdir(given.model):
