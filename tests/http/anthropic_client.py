@@ -36,9 +36,10 @@ def sync_calls() -> str:
     expect((stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", stop), stopped)
     expect(stopped.content[0].text == text[:text.index(stop)], stopped)
     # The assistant's message is continued.
+    word = text[:text.index(" ", 4)]
     begun = client.messages.create(**{**CALL, "messages": [
-        *CALL["messages"], {"role": "assistant", "content": text[:text.index(" ", 4)]}]})
-    expect(text.startswith(text[:text.index(" ", 4)] + begun.content[0].text[:4]), begun)
+        *CALL["messages"], {"role": "assistant", "content": word}]})
+    expect((word + begun.content[0].text).startswith(text), begun)
     return text
 
 

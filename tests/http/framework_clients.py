@@ -34,14 +34,22 @@ def langchain(text: str) -> None:
         expect(answer.text == text, answer)
         expect(answer.usage_metadata["output_tokens"] == 4, answer)
         expect("".join(part.text for part in model.stream(QUESTION)) == text, "stream")
-        several = asyncio.run(model.abatch([QUESTION] * 4))
-        expect({one.text for one in several} == {text}, several)
     completion = langchain_openai.OpenAI(model=MODEL, base_url=f"{ADDRESS}/v1", api_key="none",
                                          temperature=0, max_tokens=5, max_retries=0)
     expect(bool(completion.invoke("Once upon a")), "completion")
     vectors = langchain_openai.OpenAIEmbeddings(
         model=MODEL, base_url=f"{ADDRESS}/v1", api_key="none", check_embedding_ctx_length=False)
     expect(len(vectors.embed_documents(["a", "b"])) == 2, "embeddings")
+
+
+async def langchain_batches(text: str) -> None:
+    """In one event loop: LangChain keeps the connections of one for the next model."""
+    for uses_responses in (False, True):
+        model = langchain_openai.ChatOpenAI(model=MODEL, base_url=f"{ADDRESS}/v1", api_key="none",
+                                            temperature=0, max_tokens=4, max_retries=0,
+                                            use_responses_api=uses_responses)
+        several = await model.abatch([QUESTION] * 4)
+        expect({one.text for one in several} == {text}, several)
 
 
 def lite_llm(text: str) -> None:
@@ -68,5 +76,6 @@ def lite_llm(text: str) -> None:
 if __name__ == "__main__":
     whole = reference()
     langchain(whole)
+    asyncio.run(langchain_batches(whole))
     lite_llm(whole)
     print("ok")

@@ -90,7 +90,7 @@ async def async_calls(text: str) -> None:
         expect(spoken == text, spoken)
         # A reader that leaves early, and a call that is ended by its id.
         stream = await other.responses.create(**{**CALL, "max_output_tokens": 4000}, stream=True,
-                                              extra_body={"ignore_eos": True})
+                                              extra_body={"min_tokens": 4000})
         async for event in stream:
             if event.type == "response.created":
                 await other.responses.delete(event.response.id)

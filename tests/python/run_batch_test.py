@@ -215,7 +215,7 @@ class RunBatchTest(unittest.TestCase):
                   '/v1/messages': {'messages': [{'role': 'user', 'content': 'Hi'}],
                                    'max_tokens': 3},
                   '/v1/embeddings': {'input': 'Once'},
-                  '/v1/score': {'items': [{'context': 'a', 'continuations': ['b']}]}}
+                  '/v1/score': {'items': [{'context': 'a', 'continuations': [' b']}]}}
         self.input.write_text('\n'.join(
             json.dumps({'custom_id': url, 'method': 'POST', 'url': url, 'body': body})
             for url, body in bodies.items()))
