@@ -40,6 +40,7 @@
 #include "server/ops/health_probe.h"
 #include "server/ops/log.h"
 #include "server/ops/metrics.h"
+#include "server/ops/otlp_exporter.h"
 #include "server/ops/port_probe.h"
 #include "server/ops/server_metrics.h"
 #include "server/ops/watchdog.h"
@@ -66,6 +67,8 @@ constexpr auto kSelfCheckLogTime = std::chrono::seconds(5);
 // Time for gRPC to send the last bytes of ended calls; then it closes connections and health
 // watches.
 constexpr auto kFlushTime = std::chrono::milliseconds(200);
+// Time to send the last spans at the end.
+constexpr auto kSpanFlushTime = std::chrono::seconds(2);
 
 void Configure(const ConnectionOptions& options, grpc::ServerBuilder& builder) {
   static const bool has_plugins = [] {
@@ -159,6 +162,8 @@ struct Server::State {
     server->Wait();
     replies->Stop();
   }
+  // Errors  INVALID_ARGUMENT: --otlp-endpoint is no URL of a collector
+  absl::Status OpenTraces();
   // Loads API keys and certificates and opens the gRPC port.
   // Errors  those of Open
   absl::Status OpenPort();
@@ -185,7 +190,9 @@ struct Server::State {
             .replies = replies.get(),
             .stream = options.stream,
             .trusted_proxies = &options.trusted_proxies,
-            .share_prefix_cache_between_keys = options.share_prefix_cache_between_keys};
+            .share_prefix_cache_between_keys = options.share_prefix_cache_between_keys,
+            .traces = traces.get(),
+            .has_tls = options.tls.HasTls()};
   }
   // Adds the addresses of the open ports.
   void AddAddresses(LogFields* fields) const;
@@ -201,6 +208,7 @@ struct Server::State {
   const OnEngineFailure on_failure;
   const Log log;
   Metrics metrics;
+  std::unique_ptr<OtlpExporter> traces;  // null: none are sent
   MemoryBudget request_memory{"requests", limits::kMaxRequestBytes};
   MemoryBudget reply_memory{"replies", limits::kMaxReplyBytes};
   std::unique_ptr<AccessControl> access;
@@ -236,6 +244,15 @@ struct Server::State {
   std::mutex shutdown_mutex;
   std::optional<bool> shutdown_result;
 };
+
+absl::Status Server::State::OpenTraces() {
+  if (options.otlp_endpoint.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(OtlpEndpoint endpoint, ParseOtlpEndpoint(options.otlp_endpoint));
+  traces = std::make_unique<OtlpExporter>(OtlpOptions{.endpoint = std::move(endpoint),
+                                                      .sample_ratio = options.otlp_sample,
+                                                      .log_level = options.log_level});
+  return absl::OkStatus();
+}
 
 absl::Status Server::State::OpenPort() {
   ASSIGN_OR_RETURN(access, AccessControl::Open(options.api_keys, &log, options.client_limits));
@@ -393,6 +410,7 @@ ServerStatus Server::State::Status() {
                       .is_ready = Readiness().ok(),
                       .max_calls = options.max_calls,
                       .has_failed_reload = models.HasFailedReload(),
+                      .traces = traces == nullptr ? OtlpCounts() : traces->Counts(),
                       .keys = access->Counts()};
   if (certificates != nullptr) status.certificate_end = certificates->End();
   const std::shared_ptr<const LoadedModel> served = models.Current();
@@ -483,6 +501,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Open(const ServerOptions& option
                         {"message", StrCat("--max-connections ", options.connection.max_connections,
                                            " needs a higher limit of open files (ulimit -n)")}});
   }
+  RETURN_IF_ERROR(state->OpenTraces());
   RETURN_IF_ERROR(state->OpenPort());
   if (!options.http_listen.empty()) {
     ASSIGN_OR_RETURN(state->http, HttpServer::Open(fitted, state->Pages(), state->Parts(),
@@ -554,6 +573,7 @@ bool Server::Shutdown(absl::Duration limit) {
   }
   if (state_->connections != nullptr) state_->connections->StopAccepting();
   state_->StopGrpc(std::chrono::system_clock::now() + kFlushTime);
+  if (state_->traces != nullptr) state_->traces->Stop(kSpanFlushTime);
   state_->shutdown_result = is_clean;
   state_->log.Info("stopped", {{"aborted_calls", !is_clean}});
   return is_clean;

@@ -42,7 +42,8 @@ ClientAddress FindClient(const CallMetadata& metadata, const TrustedProxies* pro
 CallContext::CallContext(CallMetadata metadata, const ServiceContext& parts)
     : metadata_(std::move(metadata)),
       request_id_(IsValidId(metadata_.request_id) ? metadata_.request_id : MakeId()),
-      trace_(StartSpan(metadata_.traceparent)),
+      trace_(StartSpan(metadata_.traceparent,
+                       parts.traces == nullptr ? 0 : parts.traces->SampleRatio())),
       client_(FindClient(metadata_, parts.trusted_proxies)),
       started_(Clock::now()),
       parts_(parts) {}
@@ -136,6 +137,19 @@ void CallContext::SetResult(const RequestStats& stats, std::optional<FinishReaso
   if (finish) log_fields_["finish"] = FinishName(*finish);
 }
 
+void CallContext::SetAskedModel(std::string name) {
+  const std::lock_guard lock(mutex_);
+  asked_model_ = std::move(name);
+}
+
+void CallContext::AddItem(int index, const RequestStats& stats) {
+  if (!IsTraced()) return;
+  const std::lock_guard lock(mutex_);
+  ++num_items_;
+  if (items_.size() == kMaxTracedItems) return;
+  items_.push_back({.index = index, .ended = Clock::now(), .stats = stats});
+}
+
 // When its deadline passes, the client cancels the call, and the server often sees the cancellation
 // first: gRPC's wire format rounds a deadline up by as much as 1%, so the server's deadline is
 // later than the client's. A cancellation near the deadline is therefore reported as
@@ -179,6 +193,40 @@ void CallContext::End(const absl::Status& status) {
   } else {
     parts_.log->Info("call", fields);
   }
+  if (IsTraced()) ExportSpans(reported, elapsed);
+}
+
+void CallContext::ExportSpans(const absl::Status& reported, Clock::duration elapsed) {
+  CallRecord call = {.trace = trace_,
+                     .rpc = metadata_.rpc,
+                     .http = metadata_.http,
+                     .http_status = http_status_,
+                     .has_tls = parts_.has_tls,
+                     .kind = metadata_.kind,
+                     .is_chat = is_chat_,
+                     .request_id = request_id_,
+                     .client = client_.text,
+                     .key = key_name_,
+                     .code = reported.code(),
+                     .started = started_,
+                     .ended = started_ + elapsed,
+                     .ended_at = std::chrono::system_clock::now() - (Elapsed() - elapsed)};
+  if (absl::IsInternal(reported) || absl::IsDataLoss(reported)) {
+    call.error = std::string(reported.message());
+  }
+  if (model_ != nullptr) {
+    call.model = model_->ServedNames().front();
+    call.checkpoint_hash = model_->GetCheckpoint().hash;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    call.asked_model = asked_model_;
+    call.finish = finish_;
+    call.stats = stats_;
+    call.items = std::move(items_);
+    call.num_items = num_items_;
+  }
+  parts_.traces->Export(MakeCallSpans(call));
 }
 
 }  // namespace lssar

@@ -1,5 +1,5 @@
 // Per-call context, the same for gRPC and HTTP: request id, trace, deadline and admission permit.
-// Writes the log line and the metrics when the call ends.
+// Writes the log line, the metrics and the spans when the call ends.
 #ifndef LSSAR_SERVER_API_CALL_CONTEXT_H_
 #define LSSAR_SERVER_API_CALL_CONTEXT_H_
 
@@ -10,8 +10,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/request.h"
+#include "server/api/call_spans.h"
 #include "server/api/memory_budget.h"
 #include "server/api/parse_request.h"
 #include "server/api/worker_pool.h"
@@ -20,6 +22,7 @@
 #include "server/net/client_address.h"
 #include "server/ops/log.h"
 #include "server/ops/metrics.h"
+#include "server/ops/otlp_exporter.h"
 #include "server/ops/trace_context.h"
 
 namespace lssar {
@@ -38,6 +41,8 @@ struct ServiceContext {
   StreamOptions stream = {};
   const TrustedProxies* trusted_proxies = nullptr;  // null: none
   bool share_prefix_cache_between_keys = false;
+  OtlpExporter* traces = nullptr;  // null: none
+  bool has_tls = false;            // of the ports
 };
 
 // What a client sends besides the request itself. Fields are as received, not yet validated.
@@ -51,6 +56,7 @@ struct CallMetadata {
   std::string forwarded_for = {};     // x-forwarded-for: all values, with commas between them
   std::optional<Caller> caller = {};  // set: has been authenticated
   std::optional<Clock::time_point> deadline = {};  // nullopt: none
+  std::optional<HttpPath> http = {};               // nullopt: gRPC
 };
 
 // Threads  any; Admit is called once, before any other thread sees the context
@@ -139,12 +145,21 @@ class CallContext {
   // Sets the engine's counts and the finish reason (of Generate), for the log line and metrics.
   void SetResult(const RequestStats& stats, std::optional<FinishReason> finish);
 
+  // For the call's span. The model's name in the request; the status of the answer, 0: none.
+  void SetAskedModel(std::string name);
+  void SetChat() { is_chat_ = true; }
+  void SetHttpStatus(int status) { http_status_ = status; }
+  // An engine request of the call has ended. `stats`: its own
+  void AddItem(int index, const RequestStats& stats);
+
   // Writes the log line (level error for INTERNAL and DATA_LOSS, else info), counts the call if it
-  // has a kind, and releases the key. Call once.
+  // has a kind, releases the key, and exports the spans of a sampled call. Call once.
   void End(const absl::Status& status);
 
  private:
   absl::Status ReportedStatus(const absl::Status& status) const;
+  bool IsTraced() const { return parts_.traces != nullptr && trace_.IsSampled(); }
+  void ExportSpans(const absl::Status& reported, Clock::duration elapsed);
 
   const CallMetadata metadata_;
   const std::string request_id_;
@@ -158,12 +173,17 @@ class CallContext {
   Caller key_;            // set from the admission on; null: the server has no keys
   bool sees_load_ = false;
   std::atomic<bool> is_stopped_ = false;
+  std::atomic<bool> is_chat_ = false;
+  std::atomic<int> http_status_ = 0;
 
   std::mutex mutex_;  // an aborted call may end while the engine still reports
   std::optional<AdmissionPermit> permit_;
   RequestStats stats_;
   std::optional<FinishReason> finish_;
   LogFields log_fields_ = LogFields::object();
+  std::string asked_model_;
+  std::vector<TracedItem> items_;  // the first kMaxTracedItems
+  int num_items_ = 0;
 };
 
 }  // namespace lssar

@@ -44,6 +44,7 @@ void AppendDelta(v1::Delta* later, v1::Delta* delta) {
 
 absl::StatusOr<std::vector<SubRequest>> GenerateMethod::Parse() {
   tokenizer_ = Context().Model().GetCheckpoint().tokenizer.get();
+  if (!prompts.empty() && prompts.front().has_chat()) Context().SetChat();
   std::vector<SubRequest> items;
   for (size_t i = 0; i < prompts.size(); ++i) {
     last_parsed_ = int(i);

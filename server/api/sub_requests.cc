@@ -150,6 +150,7 @@ void SubRequests::OnDone(int item, const absl::Status& status, const RequestStat
     in_flight_.erase(item);
     Return(&items_[size_t(item)]);
     AddStats(stats, &total_);
+    context_.AddItem(item, stats);
     if (!status.ok()) {
       Fail(status);
     } else {

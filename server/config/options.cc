@@ -16,6 +16,7 @@
 #include "server/config/limits.h"
 #include "server/http/cross_origin.h"
 #include "server/net/unix_socket.h"
+#include "server/ops/otlp_exporter.h"
 
 namespace lssar {
 namespace {
@@ -246,6 +247,25 @@ AssignFlag AssignNames(std::vector<std::string>* target) {
   };
 }
 
+AssignFlag AssignOtlpEndpoint(std::string* target) {
+  return [target](const std::string& value) {
+    const absl::Status status = ParseOtlpEndpoint(value).status();
+    if (status.ok()) *target = value;
+    return status;
+  };
+}
+
+AssignFlag AssignRatio(double* target) {
+  return [target](const std::string& value) {
+    double ratio = -1;
+    if (!absl::SimpleAtod(value, &ratio) || !(ratio >= 0 && ratio <= 1)) {
+      return absl::InvalidArgumentError("it must be a number in [0, 1]");
+    }
+    *target = ratio;
+    return absl::OkStatus();
+  };
+}
+
 std::vector<Flag> ServerFlags(ServerOptions& options) {
   std::vector<std::string> levels = {"info", "warning", "error", "off"};
   return {
@@ -279,6 +299,14 @@ std::vector<Flag> ServerFlags(ServerOptions& options) {
       {"log-level", "Serving", "LEVEL",
        "Minimum level of log lines: info, warning, error or off; default info",
        AssignChoice(levels, [&options, levels](size_t i) { options.log_level = levels[i]; })},
+      {"otlp-endpoint", "Serving", "URL",
+       "OpenTelemetry collector that gets a trace of each call over OTLP/HTTP as JSON, such as "
+       "http://127.0.0.1:4318; without a path: /v1/traces; default: none",
+       AssignOtlpEndpoint(&options.otlp_endpoint)},
+      {"otlp-sample", "Serving", "RATIO",
+       "Part of the calls without a traceparent that are traced, [0, 1]; a call with one is traced "
+       "if it says so; default 1",
+       AssignRatio(&options.otlp_sample)},
   };
 }
 

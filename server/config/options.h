@@ -93,6 +93,8 @@ struct ServerOptions {
   // An engine step that takes longer is stuck; zero: no limit.
   absl::Duration step_timeout = absl::Seconds(60);
   std::string log_level = "info";  // info | warning | error | off
+  std::string otlp_endpoint;       // of spans, as of ParseOtlpEndpoint; empty: none are sent
+  double otlp_sample = 1;          // part of the traces that begin here, [0, 1]
 };
 
 // Adds the flags of ModelOptions (--model, --max-model-len, ...) with their environment variables

@@ -115,8 +115,11 @@ class Link {
     context_.reset(SSL_CTX_new(TLS_client_method()));
     if (!target_.ca_file.empty()) {
       SSL_CTX_load_verify_locations(context_.get(), target_.ca_file.c_str(), nullptr);
-      SSL_CTX_set_verify(context_.get(), SSL_VERIFY_PEER, nullptr);
+    } else if (target_.uses_system_roots) {
+      SSL_CTX_set_default_verify_paths(context_.get());
     }
+    const bool verifies = !target_.ca_file.empty() || target_.uses_system_roots;
+    if (verifies) SSL_CTX_set_verify(context_.get(), SSL_VERIFY_PEER, nullptr);
     if (!target_.certificate_file.empty() &&
         (SSL_CTX_use_certificate_chain_file(context_.get(), target_.certificate_file.c_str()) !=
              1 ||
@@ -127,7 +130,7 @@ class Link {
     session_.reset(SSL_new(context_.get()));
     SSL_set_fd(session_.get(), socket_);
     SSL_set_tlsext_host_name(session_.get(), target_.host.c_str());
-    if (!target_.ca_file.empty()) SSL_set1_host(session_.get(), target_.host.c_str());
+    if (verifies) SSL_set1_host(session_.get(), target_.host.c_str());
     int result = 0;
     do {
       ERR_clear_error();
@@ -173,7 +176,7 @@ bool JoinChunks(std::string* bytes, std::string* body) {
     const size_t line_end = bytes->find("\r\n");
     if (line_end == std::string::npos) return false;
     const size_t size = std::strtoul(bytes->c_str(), nullptr, 16);
-    if (bytes->size() < line_end + 2 + size + 2) return false;
+    if (bytes->size() < size || bytes->size() - size < line_end + 2 + 2) return false;
     body->append(*bytes, line_end + 2, size);
     bytes->erase(0, line_end + 2 + size + 2);
     if (size == 0) return true;
@@ -215,8 +218,10 @@ absl::StatusOr<HttpReply> SendRequest(const HttpTarget& target, std::string_view
                                       std::string_view body) {
   Link link(target);
   RETURN_IF_ERROR(link.Open());
-  std::string head = StrCat(method, " ", path, " HTTP/1.1\r\nHost: ", target.host, ":", target.port,
-                            "\r\nConnection: close\r\n");
+  const bool is_ipv6 = target.host.find(':') != std::string::npos;
+  std::string head =
+      StrCat(method, " ", path, " HTTP/1.1\r\nHost: ", is_ipv6 ? "[" : "", target.host,
+             is_ipv6 ? "]" : "", ":", target.port, "\r\nConnection: close\r\n");
   for (const HttpHeader& header : headers) {
     head += StrCat(header.name, ": ", header.value, "\r\n");
   }
@@ -229,11 +234,14 @@ absl::StatusOr<HttpReply> SendRequest(const HttpTarget& target, std::string_view
         StrCat(target.host, ":", target.port, ": no answer of an HTTP server"));
   };
   std::string bytes;
+  HttpReply reply;
+  const auto receive = [&] {
+    return link.Receive(&bytes) && bytes.size() + reply.body.size() <= target.max_reply_bytes;
+  };
   size_t head_end = std::string::npos;
   while ((head_end = bytes.find("\r\n\r\n")) == std::string::npos) {
-    if (!link.Receive(&bytes)) return no_answer();
+    if (!receive()) return no_answer();
   }
-  HttpReply reply;
   reply.content_type.clear();
   if (!ReadHead(std::string_view(bytes).substr(0, head_end), &reply)) return no_answer();
   bytes.erase(0, head_end + 4);
@@ -242,8 +250,9 @@ absl::StatusOr<HttpReply> SendRequest(const HttpTarget& target, std::string_view
   const bool has_length = absl::SimpleAtoi(HeaderOf(reply, "content-length"), &length);
   if (method == "HEAD" || reply.status == 204) return reply;
   while (is_chunked ? !JoinChunks(&bytes, &reply.body) : !(has_length && bytes.size() >= length)) {
-    if (link.Receive(&bytes)) continue;
-    if (is_chunked || has_length) return no_answer();  // cut short
+    if (receive()) continue;
+    // Cut short, or too long.
+    if (is_chunked || has_length || bytes.size() > target.max_reply_bytes) return no_answer();
     break;
   }
   if (!is_chunked) reply.body = std::move(bytes);

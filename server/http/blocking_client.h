@@ -1,8 +1,10 @@
-// A small blocking HTTP client: for the health probe, and for tests.
+// A small blocking HTTP client: for the health probe, traces, and tests.
 #ifndef LSSAR_SERVER_HTTP_BLOCKING_CLIENT_H_
 #define LSSAR_SERVER_HTTP_BLOCKING_CLIENT_H_
 
 #include <chrono>
+#include <cstddef>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,9 +21,12 @@ struct HttpTarget {
   // PEM file of the roots that the server's certificate must lead to; empty: any certificate is
   // accepted.
   std::string ca_file = {};
+  // Without a ca_file: the system's roots, or those that SSL_CERT_FILE and SSL_CERT_DIR name.
+  bool uses_system_roots = false;
   // PEM files of the client's own certificate and key; empty: none.
   std::string certificate_file = {}, key_file = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(1);  // of the whole exchange
+  size_t max_reply_bytes = std::numeric_limits<size_t>::max();  // head and body; else UNAVAILABLE
 };
 
 // Sends one request on a connection of its own, and reads the whole answer; chunks are joined.

@@ -34,16 +34,19 @@ std::string AuthorizationOf(const HttpRequest& request) {
   return std::string(authorization);
 }
 
-CallMetadata ReadHttpMetadata(std::string_view rpc, std::optional<CallKind> kind,
-                              const HttpRequest& request) {
-  CallMetadata metadata{.rpc = rpc,
-                        .kind = kind,
-                        .request_id = std::string(request.Header("x-request-id")),
-                        .traceparent = std::string(request.Header("traceparent")),
-                        .authorization = AuthorizationOf(request),
-                        .peer = request.peer,
-                        .forwarded_for = request.Headers("x-forwarded-for"),
-                        .caller = request.caller};
+CallMetadata ReadHttpMetadata(std::string_view rpc, std::string_view route,
+                              std::optional<CallKind> kind, const HttpRequest& request) {
+  CallMetadata metadata{
+      .rpc = rpc,
+      .kind = kind,
+      .request_id = std::string(request.Header("x-request-id")),
+      .traceparent = std::string(request.Header("traceparent")),
+      .authorization = AuthorizationOf(request),
+      .peer = request.peer,
+      .forwarded_for = request.Headers("x-forwarded-for"),
+      .caller = request.caller,
+      .http =
+          HttpPath{.method = request.method, .path = std::string(request.Path()), .route = route}};
   if (const auto timeout = ReadTimeout(request); timeout.ok() && *timeout) {
     metadata.deadline = Clock::now() + **timeout;
   }

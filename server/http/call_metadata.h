@@ -22,9 +22,9 @@ absl::StatusOr<std::optional<Clock::duration>> ReadTimeout(const HttpRequest& re
 std::string AuthorizationOf(const HttpRequest& request);
 
 // X-Request-Id, Traceparent, the API key and X-Request-Timeout. A timeout that is no number
-// counts as none: HttpServer refuses it before.
-CallMetadata ReadHttpMetadata(std::string_view rpc, std::optional<CallKind> kind,
-                              const HttpRequest& request);
+// counts as none: HttpServer refuses it before. `rpc` and `route`: static storage.
+CallMetadata ReadHttpMetadata(std::string_view rpc, std::string_view route,
+                              std::optional<CallKind> kind, const HttpRequest& request);
 
 }  // namespace lssar
 

@@ -9,9 +9,11 @@
 
 namespace lssar {
 
-HttpCall::HttpCall(std::string_view rpc, std::optional<CallKind> kind, HttpMethod method,
-                   std::shared_ptr<HttpExchange> exchange, const ServiceContext& parts)
-    : Call(ReadHttpMetadata(rpc, kind, exchange->Request()), parts, std::move(method.method)),
+HttpCall::HttpCall(std::string_view rpc, std::string_view route, std::optional<CallKind> kind,
+                   HttpMethod method, std::shared_ptr<HttpExchange> exchange,
+                   const ServiceContext& parts)
+    : Call(ReadHttpMetadata(rpc, route, kind, exchange->Request()), parts,
+           std::move(method.method)),
       codec_(std::move(method.codec)),
       exchange_(std::move(exchange)) {
   codec_->Bind(&context_, exchange_.get());
@@ -31,6 +33,7 @@ absl::Status HttpCall::OnAdmission(const absl::Status& status) {
 absl::Status HttpCall::Decode() {
   const absl::Status status = codec_->Decode(exchange_->Request());
   exchange_->Request().body = {};
+  context_.SetAskedModel(codec_->ModelName());
   return status;
 }
 
@@ -74,7 +77,7 @@ void HttpCall::SendEnd(const absl::Status& status) {
     finished = finished_;
   }
   if (finished) {
-    context_.End(status.ok() ? *finished : status);
+    EndContext(status.ok() ? *finished : status);
   } else if (status.ok() || exchange_->HasStarted()) {
     codec_->OnEnd(status);
   } else {
@@ -90,7 +93,12 @@ void HttpCall::OnFinished(const absl::Status& status) {
     ended = ended_;
   }
   // Else SendEnd writes the log line: the engine has not reported its counts yet.
-  if (ended) context_.End(ended->ok() ? status : *ended);
+  if (ended) EndContext(ended->ok() ? status : *ended);
+}
+
+void HttpCall::EndContext(const absl::Status& status) {
+  context_.SetHttpStatus(exchange_->SentStatus());
+  context_.End(status);
 }
 
 }  // namespace lssar

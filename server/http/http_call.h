@@ -19,8 +19,9 @@ namespace lssar {
 
 class HttpCall final : public Call, public ExchangeListener {
  public:
-  HttpCall(std::string_view rpc, std::optional<CallKind> kind, HttpMethod method,
-           std::shared_ptr<HttpExchange> exchange, const ServiceContext& parts);
+  // `rpc` and `route`: static storage.
+  HttpCall(std::string_view rpc, std::string_view route, std::optional<CallKind> kind,
+           HttpMethod method, std::shared_ptr<HttpExchange> exchange, const ServiceContext& parts);
 
   // Call once, on an I/O thread.
   void Start();
@@ -44,6 +45,8 @@ class HttpCall final : public Call, public ExchangeListener {
     exchange_->RunLater(delay, std::move(work));
   }
 
+  // Once both ends are there.
+  void EndContext(const absl::Status& status);
   // Keeps a stream from looking dead, until it has ended.
   void SendComments();
 

@@ -53,6 +53,8 @@ class HttpCodec {
   virtual void OnReply(int prompt, Message& reply) = 0;
   // Sends the rest, and ends the answer. Not called for an error before the answer has begun.
   virtual void OnEnd(const absl::Status& status) = 0;
+  // The model as the body of ParseBody calls it, or the first of its names; empty before that.
+  const std::string& ModelName() const { return model_name_; }
   // The answer to a call that has failed before its answer has begun.
   virtual HttpReply Error(const absl::Status& status) const { return ErrorReply(status); }
 
@@ -62,8 +64,6 @@ class HttpCodec {
   const std::string& Receipt() const { return receipt_; }
   // The request's body, which asks for a served model. Errors  those of ParseJson and ReadModelName
   absl::StatusOr<nlohmann::json> ParseBody(const HttpRequest& request);
-  // The model as the body of ParseBody calls it, or the first of its names.
-  const std::string& ModelName() const { return model_name_; }
 
  private:
   const CallContext* context_ = nullptr;

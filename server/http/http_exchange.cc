@@ -111,6 +111,7 @@ void HttpExchange::Reply(HttpReply reply) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kWaiting) return;
+    sent_status_ = reply.status;
     std::string head =
         Head(reply.status, reply.body.empty() ? "" : reply.content_type, reply.headers);
     if (reply.status != 204) head += StrCat("Content-Length: ", reply.body.size(), "\r\n");
@@ -126,6 +127,7 @@ void HttpExchange::BeginStream() {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kWaiting) return;
     state_ = State::kStreaming;
+    sent_status_ = 200;
     sent_at_ = Clock::now();
     if (request_.is_http_1_0) request_.keep_alive = false;
     // X-Accel-Buffering: nginx would keep events back until its buffer is full.
@@ -177,6 +179,11 @@ void HttpExchange::EndStream() {
 bool HttpExchange::HasStarted() const {
   const std::lock_guard lock(mutex_);
   return state_ != State::kWaiting;
+}
+
+int HttpExchange::SentStatus() const {
+  const std::lock_guard lock(mutex_);
+  return sent_status_;
 }
 
 bool HttpExchange::TakeOutput(std::string* output) {

@@ -68,6 +68,8 @@ class HttpExchange {
   void EndStream();
 
   bool HasStarted() const;
+  // The status of the answer; 0: there is none yet.
+  int SentStatus() const;
   bool HasSpace() const { return queue_.HasSpace(); }
 
   // Runs `work` once on a thread of the connection, unless the server ends first.
@@ -110,6 +112,7 @@ class HttpExchange {
 
   mutable std::mutex mutex_;
   State state_ = State::kWaiting;
+  int sent_status_ = 0;
   Clock::time_point sent_at_ = {};  // bytes of the stream, last
   std::vector<HttpHeader> headers_;
   ReplyQueue<std::string> queue_;  // of bytes, in blocks

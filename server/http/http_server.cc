@@ -407,9 +407,10 @@ std::optional<HttpReply> HttpServer::State::RejectCall(const Route& route,
     return ReadTimeout(head).status();
   }();
   if (status.ok()) return std::nullopt;
-  CallContext context(ReadHttpMetadata(route.rpc, route.kind, head), parts);
-  context.End(status);
+  CallContext context(ReadHttpMetadata(route.rpc, route.path, route.kind, head), parts);
   HttpReply reply = lssar::ErrorReply(status);
+  context.SetHttpStatus(reply.status);
+  context.End(status);
   reply.headers.push_back({"X-Request-Id", context.RequestId()});
   reply.headers.push_back({"Traceparent", context.Traceparent()});
   return reply;
@@ -467,7 +468,9 @@ void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
   } else if (route.page != nullptr) {
     exchange->Reply(route.page(*this, request));
   } else {
-    std::make_shared<HttpCall>(route.rpc, route.kind, route.Make(*this), exchange, parts)->Start();
+    std::make_shared<HttpCall>(route.rpc, route.path, route.kind, route.Make(*this), exchange,
+                               parts)
+        ->Start();
   }
 }
 

@@ -125,6 +125,13 @@ std::string ServerMetricsText(const ServerStatus& status) {
   families.Counter("lssar_log_lines_dropped_total",
                    "Log lines that were dropped because stderr took no more.",
                    double(Log::NumDroppedLines()));
+  families.Counter("lssar_otlp_spans_exported_total",
+                   "Spans that the collector of --otlp-endpoint has taken.",
+                   double(status.traces.num_exported));
+  families.Counter(
+      "lssar_otlp_spans_dropped_total",
+      "Spans that were dropped because the collector was too slow or has refused them.",
+      double(status.traces.num_dropped));
   if (status.certificate_end) {
     families.Gauge("lssar_tls_certificate_end_timestamp_seconds",
                    "When the TLS certificate or its chain expires, in seconds since 1970.",

@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "server/auth/access_control.h"
+#include "server/ops/otlp_exporter.h"
 
 namespace lssar {
 
@@ -25,7 +26,8 @@ struct ServerStatus {
   int max_calls = 0;
   std::optional<absl::Time> certificate_end = {};  // nullopt: no TLS
   bool has_failed_reload = false;                  // ServedModels::HasFailedReload
-  std::map<std::string, KeyCounts> keys = {};      // by name
+  OtlpCounts traces = {};
+  std::map<std::string, KeyCounts> keys = {};  // by name
   struct Model {
     std::string name, checkpoint_hash, attention, dtype, kv_cache_dtype, device;
     int max_model_len = 0, max_num_seqs = 0, max_queued_requests = 0;

@@ -1,6 +1,7 @@
 #include "server/ops/trace_context.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <random>
 
@@ -35,15 +36,25 @@ bool IsWellFormed(std::string_view text) {
          IsHex(text.substr(kFlagsAt, kFlagsDigits));
 }
 
-// 16 digits, never all zero. Ids must be distinct but not unpredictable: one generator per thread
-// suffices.
-std::string RandomId() {
+// Ids must be distinct but not unpredictable: one generator per thread suffices.
+uint64_t RandomNumber() {
   thread_local std::mt19937_64 generator = [] {
     std::random_device device;
     std::seed_seq seed = {device(), device(), device(), device()};
     return std::mt19937_64(seed);
   }();
-  return absl::StrFormat("%016x", std::max<uint64_t>(1, generator()));
+  return std::max<uint64_t>(1, generator());
+}
+
+std::string Digits(uint64_t number) { return absl::StrFormat("%016x", number); }
+
+// Whether a trace whose id ends with `number` is sampled. The last 56 bits are the randomness that
+// all samplers share; the traces above a threshold are chosen.
+// Source  https://opentelemetry.io/docs/specs/otel/trace/tracestate-probability-sampling/
+bool IsChosen(uint64_t number, double ratio) {
+  constexpr int kBits = 56;
+  const uint64_t randomness = number & ((uint64_t{1} << kBits) - 1);
+  return std::ldexp(double(randomness), -kBits) >= 1 - ratio;
 }
 
 }  // namespace
@@ -52,16 +63,24 @@ std::string TraceContext::Traceparent() const {
   return StrCat("00-", trace_id, "-", span_id, "-", flags);
 }
 
-TraceContext StartSpan(std::string_view traceparent) {
+bool TraceContext::IsSampled() const {
+  const char digit = flags.back();
+  return (digit <= '9' ? digit - '0' : digit - 'a' + 10) % 2 == 1;
+}
+
+std::string NewSpanId() { return Digits(RandomNumber()); }
+
+TraceContext StartSpan(std::string_view traceparent, double sample_ratio) {
   TraceContext trace;
-  trace.span_id = RandomId();
+  trace.span_id = NewSpanId();
   if (IsWellFormed(traceparent)) {
     trace.trace_id = traceparent.substr(kTraceAt, kTraceDigits);
     trace.parent_id = traceparent.substr(kParentAt, kParentDigits);
     trace.flags = traceparent.substr(kFlagsAt, kFlagsDigits);
   } else {
-    trace.trace_id = StrCat(RandomId(), RandomId());
-    trace.flags = "00";
+    const uint64_t low = RandomNumber();
+    trace.trace_id = StrCat(Digits(RandomNumber()), Digits(low));
+    trace.flags = IsChosen(low, sample_ratio) ? "01" : "00";
   }
   return trace;
 }

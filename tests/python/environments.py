@@ -26,6 +26,7 @@ REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
                 'examples': HERE.parent / 'requirements-examples.txt',
                 'schemathesis': HERE.parent / 'requirements-schemathesis.txt',
                 'structured': HERE.parent / 'requirements-structured.txt',
+                'traces': HERE.parent / 'requirements-traces.txt',
                 'docs': HERE.parents[1] / 'docs' / 'requirements.txt'}
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'

@@ -48,6 +48,7 @@ TEST(ServerMetricsTest, ThePageMatchesTheGoldenFile) {
       .max_calls = 1024,
       .certificate_end = absl::FromUnixSeconds(2'000'000'000),
       .has_failed_reload = true,
+      .traces = {.num_exported = 70, .num_dropped = 5},
       .keys = {{"alice", {.num_calls = 3, .num_refused = 1, .num_tokens = 500}}, {"bob", {}}},
       .model = ServerStatus::Model{.name = "lssar-6m",
                                    .checkpoint_hash = "0123456789abcdef",

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -53,6 +55,27 @@ TEST(TraceContextTest, AnIllFormedTraceparentStartsANewTrace) {
     ids.insert({trace.trace_id, trace.span_id});
   }
   EXPECT_EQ(ids.size(), 2 * ill_formed.size());
+}
+
+TEST(TraceContextTest, TheCallersFlagSaysWhetherATraceIsSampled) {
+  for (const auto& [flags, is_sampled] : std::map<std::string, bool>{
+           {"00", false}, {"01", true}, {"02", false}, {"03", true}, {"0a", false}, {"fb", true}}) {
+    const std::string given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-" + flags;
+    for (const double ratio : {0.0, 1.0}) {
+      EXPECT_EQ(StartSpan(given, ratio).IsSampled(), is_sampled) << given;
+      EXPECT_EQ(StartSpan(given, ratio).flags, flags) << given;
+    }
+  }
+}
+
+TEST(TraceContextTest, ARatioOfTheNewTracesIsSampledByTheirIds) {
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(StartSpan("").flags, "00");
+    EXPECT_EQ(StartSpan("", 1).flags, "01");
+    const TraceContext trace = StartSpan("", 0.25);
+    const uint64_t low56 = std::stoull(trace.trace_id.substr(18), nullptr, 16);
+    EXPECT_EQ(trace.IsSampled(), low56 >= uint64_t{3} << 54) << trace.trace_id;
+  }
 }
 
 }  // namespace
