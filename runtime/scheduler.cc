@@ -90,6 +90,17 @@ void TokenBudget::Divide(std::span<const RequiredTokens> sequences,
   }
 }
 
+int64_t TokenBudget::CreditLeft(int64_t step) {
+  std::ranges::sort(credits_, std::greater());
+  int64_t level = 0, sum = 0;
+  for (size_t i = 0; i < credits_.size(); ++i) {
+    sum += credits_[i];
+    level = (sum - step) / int64_t(i + 1);
+    if (i + 1 == credits_.size() || level >= credits_[i + 1]) break;
+  }
+  return level;
+}
+
 void TokenBudget::Share(std::span<const RequiredTokens> sequences, std::vector<int>* num_tokens) {
   LSSAR_CHECK(sequences.size() <= size_t(limits_.max_num_batched_tokens));
   num_tokens->assign(sequences.size(), 0);
@@ -102,18 +113,24 @@ void TokenBudget::Share(std::span<const RequiredTokens> sequences, std::vector<i
     return std::tuple(sequence.rank, is_prompt, is_prompt ? 0 : sequence.last_step, i);
   });
   const auto rank = [&](size_t at) { return sequences[size_t(order_[at])].rank; };
-  int num_tenants = 1;
-  for (size_t at = 1; at < order_.size(); ++at) num_tenants += rank(at) != rank(at - 1);
+  credits_.clear();
+  for (size_t at = 0; at < order_.size(); ++at) {
+    if (at == 0 || rank(at) != rank(at - 1)) {
+      credits_.push_back(sequences[size_t(order_[at])].credit);
+    }
+  }
   (*num_tokens)[0] = 1;
   int num_left = limits_.max_num_batched_tokens - 1;
-  int64_t step = int64_t{kKeysPerTokenCost} * std::min(limits_.max_num_batched_tokens,
-                                                       kSharedStep * limits_.chunked_prefill_size);
-  const int64_t part = step / num_tenants;
+  int64_t step = SharedStep();
+  const int64_t credit_left = CreditLeft(step);
   // The part of each tenant, then what is left.
   for (const bool is_part : {true, false}) {
     for (size_t begin = 0, end = 0; begin < order_.size(); begin = end) {
       while (end < order_.size() && rank(end) == rank(begin)) ++end;
       const std::span own = std::span(order_).subspan(begin, end - begin);
+      // At least something: each tenant advances.
+      const int64_t part =
+          std::max(int64_t{1}, sequences[size_t(own.front())].credit - credit_left);
       int64_t budget = is_part ? part : step;
       if (is_part && rank(begin) == sequences[0].rank) {
         const int64_t first = CostAt(sequences[0].first_position);
@@ -164,7 +181,8 @@ Scheduler::Scheduler(const Checkpoint* checkpoint, const EngineOptions& options,
                .chunked_prefill_size = options.chunked_prefill_size}),
       blocks_(blocks),
       waiting_(waiting),
-      speculator_(speculator) {}
+      speculator_(speculator),
+      tenants_(budget_.SharedStep()) {}
 
 void Scheduler::AbortDue(Clock::time_point now) {
   now_ = now;
@@ -463,12 +481,12 @@ void Scheduler::ChargeTenants() {
   for (const ScheduledSequence& scheduled : scheduled_) {
     Sequence* const sequence = scheduled.sequence;
     const int64_t cost = CostOf(sequence->num_computed_tokens, scheduled.num_tokens);
-    scheduled.group->owner->service += cost;
+    Tenants::ChargeTokens(cost, scheduled.group->owner);
     total += cost;
     sequence->last_step = num_steps_;
   }
   tenants_.CountUsage(running_);
-  tenants_.ChargePages(total, blocks_->Layout().num_pages);
+  tenants_.EndStep(total, blocks_->Layout().num_pages);
 }
 
 // Only the first of the sequences that capture attention runs: one token may cost it a second. Of
@@ -502,6 +520,7 @@ void Scheduler::CollectCandidates() {
                                   .first_position = sequence.num_computed_tokens,
                                   .is_streaming = sequence.task->IsStreaming(),
                                   .rank = group->owner->rank,
+                                  .credit = group->owner->credit,
                                   .last_step = sequence.last_step});
     }
   }

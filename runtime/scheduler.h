@@ -2,6 +2,7 @@
 #ifndef LSSAR_RUNTIME_SCHEDULER_H_
 #define LSSAR_RUNTIME_SCHEDULER_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -47,6 +48,7 @@ struct RequiredTokens {
   int first_position = 0;     // of the first of them: the number of keys before it
   bool is_streaming = false;  // a reader waits for each of its tokens
   int rank = 0;               // of its tenant, the one with the least service first
+  int64_t credit = 0;         // of its tenant (tenants.h)
   int64_t last_step = 0;      // that computed a token of it
 };
 
@@ -74,18 +76,29 @@ class TokenBudget {
   // Ensures   1 <= sum of num_tokens <= max_num_batched_tokens unless `sequences` is empty
   void Divide(std::span<const RequiredTokens> sequences, std::vector<int>* num_tokens) const;
 
-  // Of several tenants. A step costs no more than kSharedStep times chunked_prefill_size, so that
-  // a tenant's next request does not wait for a long one. Each tenant gets an equal part of it, and
-  // what the others leave, by rank. A tenant's decodes come first, those that have waited longest;
-  // then its prompts in order. They have half of its part, or chunked_prefill_size while one of
-  // its own readers waits for a token.
+  // Of several tenants. A step costs no more than SharedStep, so that a tenant's next request does
+  // not wait for a long one. The parts of the tenants are so that their credits become equal, as
+  // far as the step goes: equal parts where they are. A tenant also gets what the others leave, by
+  // rank. Its decodes come first, those that have waited longest; then its prompts in order. They
+  // have half of its part, or chunked_prefill_size while one of its own readers waits for a token.
   // Requires, Ensures  as Divide, except that a decode may wait. The first sequence advances, and
   //                    so does every tenant as far as max_num_batched_tokens go
   void Share(std::span<const RequiredTokens> sequences, std::vector<int>* num_tokens);
 
+  // The cost of a step of several tenants, in units of 1 / kKeysPerTokenCost.
+  int64_t SharedStep() const {
+    return int64_t{kKeysPerTokenCost} *
+           std::min(limits_.max_num_batched_tokens, kSharedStep * limits_.chunked_prefill_size);
+  }
+
  private:
+  // The credit at which tenants are equal after a step: each gets what it has above that.
+  // `credits_` are the tenants'.
+  int64_t CreditLeft(int64_t step);
+
   const Limits limits_;
-  std::vector<int> order_;  // of Share: indices of sequences
+  std::vector<int64_t> credits_;  // of Share
+  std::vector<int> order_;        // of Share: indices of sequences
 };
 
 // A sequence in a step, and the tokens of it that the step computes.

@@ -1,6 +1,7 @@
 #include "runtime/tenants.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lssar {
 
@@ -15,7 +16,9 @@ void Tenants::BeginStep(std::span<const std::unique_ptr<SequenceGroup>> running,
   active_.clear();
   ++num_steps_;
   const auto activate = [&](const std::string& name) {
-    Tenant* const tenant = &tenants_[name];
+    const auto [at, is_new] = tenants_.try_emplace(name);
+    Tenant* const tenant = &at->second;
+    if (is_new) tenant->credit = kMaxCreditSteps * step_cost_;
     if (!tenant->is_active) tenant->service = std::max(tenant->service, virtual_time_);
     tenant->is_active = true;
     tenant->last_active = now;
@@ -35,6 +38,8 @@ void Tenants::BeginStep(std::span<const std::unique_ptr<SequenceGroup>> running,
       ++at;
     }
   }
+  // One that is alone has left nothing to anybody.
+  if (!AreShared() && !active_.empty()) active_.front()->credit = 0;
   std::ranges::sort(active_, {}, by_service);
   for (size_t i = 0; i < active_.size(); ++i) active_[i]->rank = int(i);
 }
@@ -58,8 +63,13 @@ void Tenants::CountUsage(std::span<const std::unique_ptr<SequenceGroup>> running
   }
 }
 
-void Tenants::ChargePages(int64_t cost, int num_pages) {
+void Tenants::EndStep(int64_t cost, int num_pages) {
   for (Tenant* const tenant : active_) tenant->service += cost * tenant->num_pages / num_pages;
+  for (auto& [name, tenant] : tenants_) {
+    tenant.credit =
+        std::clamp(tenant.credit + ShareOf(step_cost_) - std::exchange(tenant.step_cost, 0),
+                   int64_t{0}, kMaxCreditSteps * step_cost_);
+  }
 }
 
 }  // namespace lssar

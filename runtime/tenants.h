@@ -21,6 +21,10 @@ struct Tenant {
   // Virtual time: what was computed and held for the tenant, in the units of CostAt (scheduler.h).
   // The tenant with the least of it comes first.
   int64_t service = 0;
+  // What it may take of a step before the step is shared equally, in the same units: it left that
+  // much of earlier ones to others.
+  int64_t credit = 0;
+  int64_t step_cost = 0;  // of its tokens in this step
   Clock::time_point last_active = {};
   int64_t last_step = 0;
   bool is_active = false;  // has requests that wait or run
@@ -40,6 +44,12 @@ struct Tenant {
 class Tenants {
  public:
   static constexpr std::chrono::seconds kMemory{10};
+  // A tenant's credit, in steps: so a short prompt of one that asks seldom is computed at once, and
+  // the others' texts stand still for no longer than this.
+  static constexpr int kMaxCreditSteps = 2;
+
+  // `step_cost`: of a step that several tenants share, at most
+  explicit Tenants(int64_t step_cost) : step_cost_(step_cost) {}
 
   // Notes which tenants have requests. Sets `owner` of the running ones and the ranks.
   void BeginStep(std::span<const std::unique_ptr<SequenceGroup>> running,
@@ -57,11 +67,17 @@ class Tenants {
   }
   int NumRunningSequences() const { return num_running_sequences_; }
 
+  // The tokens of a step were computed at this cost.
+  static void ChargeTokens(int64_t cost, Tenant* tenant) {
+    tenant->service += cost;
+    tenant->step_cost += cost;
+  }
   // A step of this cost: its tokens were charged to their tenants, and the pages of the pool are
-  // worth as much again.
-  void ChargePages(int64_t cost, int num_pages);
+  // worth as much again. Whoever has taken less than an equal part gets the rest as credit.
+  void EndStep(int64_t cost, int num_pages);
 
  private:
+  const int64_t step_cost_;
   std::map<std::string, Tenant> tenants_;
   std::vector<Tenant*> active_;
   // The least service of the active tenants: where a tenant begins that has been idle.

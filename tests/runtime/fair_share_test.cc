@@ -77,7 +77,7 @@ TEST(FairShare, HeldPagesDoNotKeepAnotherTenantWaiting) {
   EXPECT_LT(engine.NumAvailable(), 12);
   for (int i = 0; i < 5; ++i) {
     const Submitted submitted = engine.Submit(Generate(Ids(100, 50 + i), 20), kOther);
-    EXPECT_LE(StepsToFirstToken(&engine, submitted), 4) << "100 tokens, half of 64 a step";
+    EXPECT_LE(StepsToFirstToken(&engine, submitted), 2) << "100 tokens, 64 a step";
     engine.RunSteps(20);
     EXPECT_EQ(submitted.sink->Status(), absl::OkStatus()) << "call " << i;
   }
@@ -110,11 +110,11 @@ TEST(FairShare, LongScoresDoNotKeepAnotherTenantWaiting) {
     dearest_step = std::max(dearest_step, cost / kKeysPerTokenCost);
     return absl::OkStatus();
   };
-  // The prompt costs as much as 196 tokens, and half a step is 2 x 32.
-  EXPECT_LE(StepsToFirstToken(&engine, engine.Submit(Generate(Ids(180, 90), 8), kOther)), 4);
+  // The prompt costs as much as 196 tokens, and a step is 4 x 32.
+  EXPECT_LE(StepsToFirstToken(&engine, engine.Submit(Generate(Ids(180, 90), 8), kOther)), 2);
   EXPECT_LE(dearest_step, 4 * 32 + 2 * 8) << "and no step is long";
   engine.RunSteps(50);
-  EXPECT_LE(StepsToFirstToken(&engine, engine.Submit(Generate(Ids(180, 91), 8), kOther)), 4);
+  EXPECT_LE(StepsToFirstToken(&engine, engine.Submit(Generate(Ids(180, 91), 8), kOther)), 2);
   EXPECT_LE(dearest_step, 4 * 32 + 2 * 8) << "also between its calls";
   for (const Submitted& submitted : attack) submitted.handle.Cancel();
   engine.RunAll();
@@ -158,6 +158,54 @@ TEST(FairShare, ARequestLargerThanItsShareIsNotOvertakenForEver) {
   EXPECT_LE(num_steps, 600) << "then it waits for the others that run, and for no other";
   engine.RunAll();
   for (const Submitted& submitted : small) EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
+}
+
+// Prompt and output tokens that a tenant's running requests have computed.
+int NumComputed(const SteppedEngine& engine, const std::string& tenant) {
+  int num_tokens = 0;
+  engine.ForEachSequence([&](const SequenceGroup& group, const Sequence& sequence) {
+    if (group.tenant == tenant) num_tokens += sequence.num_computed_tokens;
+  });
+  return num_tokens;
+}
+
+// A tenant that asks seldom has left its part of the steps to others. Its next prompt comes before
+// their tokens, for two steps at most: then the steps are shared equally again.
+TEST(FairShare, ATenantThatAsksSeldomComesFirstForTwoSteps) {
+  SteppedEngine engine({.max_model_len = 2048,
+                        .max_num_seqs = 64,
+                        .max_num_batched_tokens = 512,
+                        .page_size = 16,
+                        .kv_cache_bytes = 2048 * kPageBytes});
+  std::vector<Submitted> attack;
+  for (int i = 0; i < 50; ++i) {
+    attack.push_back(engine.Submit(Generate(Ids(20, i), 400, uint64_t(i)), kAttacker));
+  }
+  engine.RunSteps(30);
+  for (int i = 0; i < 3; ++i) {
+    const Submitted submitted = engine.Submit(Generate(Ids(200, 100 + i), 2), kOther);
+    EXPECT_EQ(StepsToFirstToken(&engine, submitted), 2) << "call " << i;
+    engine.RunSteps(10);
+  }
+  engine.Submit(Generate(Ids(2000, 200), 2), kOther);
+  std::vector<int> of_attacker, of_other;
+  for (int i = 0; i < 6; ++i) {
+    const int attacker_before = NumComputed(engine, kAttacker);
+    const int other_before = NumComputed(engine, kOther);
+    engine.RunSteps(1);
+    of_attacker.push_back(NumComputed(engine, kAttacker) - attacker_before);
+    of_other.push_back(NumComputed(engine, kOther) - other_before);
+  }
+  for (const int i : {0, 1}) {
+    EXPECT_GE(of_attacker[size_t(i)], 1) << "step " << i;
+    EXPECT_GE(of_other[size_t(i)], 100) << "step " << i;
+  }
+  for (const int i : {3, 4, 5}) {
+    EXPECT_EQ(of_attacker[size_t(i)], 50) << "step " << i << ": each has its token";
+    EXPECT_GE(of_other[size_t(i)], 40) << "step " << i;
+  }
+  for (const Submitted& submitted : attack) submitted.handle.Cancel();
+  engine.RunAll();
 }
 
 // Two tenants with more work than the engine can do get the same number of tokens.

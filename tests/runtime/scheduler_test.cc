@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
 #include <vector>
 
@@ -155,6 +156,26 @@ TEST(TokenBudget, TenantsShareAStep) {
       << "chunked_prefill_size for the prompts beside a reader of the same tenant";
 }
 
+TEST(TokenBudget, CreditComesBeforeEqualParts) {
+  constexpr int64_t kToken = kKeysPerTokenCost;
+  const auto prompt = [](int rank, int64_t credit) {
+    return RequiredTokens{.num_pending = 500, .rank = rank, .credit = credit * kToken};
+  };
+  EXPECT_EQ(Share(kShared, {prompt(0, 30), prompt(1, 30)}), (Tokens{120, 120}))
+      << "equal credits are none";
+  EXPECT_EQ(Share(kShared, {prompt(0, 0), prompt(1, 400)}), (Tokens{1, 230}))
+      << "all of the step, but that every tenant advances";
+  const Tokens some = Share(kShared, {prompt(0, 0), prompt(1, 100)});  // 78 and 178
+  EXPECT_NEAR(some[0], 75, 1);
+  EXPECT_NEAR(some[1], 164, 1);
+  const Tokens three = Share(kShared, {prompt(0, 0), prompt(1, 100), prompt(2, 300)});
+  EXPECT_EQ(three[0], 1);
+  EXPECT_NEAR(three[1], 27, 1);  // 100 - 72, and 300 - 72
+  EXPECT_NEAR(three[2], 207, 1);
+  const RequiredTokens decode = {.num_pending = 1, .rank = 1, .credit = 400 * kToken};
+  EXPECT_EQ(Share(kShared, {prompt(0, 0), decode}), (Tokens{229, 1})) << "what the other leaves";
+}
+
 TEST(TokenBudget, DecodesOfATenantTakeTurns) {
   std::vector<RequiredTokens> sequences(40,
                                         {.num_pending = 1, .first_position = 15 * 1024, .rank = 1});
@@ -186,6 +207,9 @@ TEST(TokenBudget, SharesKeepTheRulesForRandomSequences) {
                   .rank = int(random() % 4),
                   .last_step = int64_t(random() % 5)};
     }
+    std::array<int64_t, 4> credits = {};
+    for (int64_t& credit : credits) credit = int64_t(random() % 3) * int64_t(random() % 50'000);
+    for (RequiredTokens& sequence : sequences) sequence.credit = credits[size_t(sequence.rank)];
     const Tokens tokens = Share(limits, sequences);
     int num_tokens = 0;
     for (size_t i = 0; i < sequences.size(); ++i) {
@@ -195,6 +219,14 @@ TEST(TokenBudget, SharesKeepTheRulesForRandomSequences) {
     }
     ASSERT_LE(num_tokens, limits.max_num_batched_tokens);
     ASSERT_GE(tokens[0], 1) << "the first advances";
+    std::array<bool, 4> is_there = {}, advances = {};
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      is_there[size_t(sequences[i].rank)] = true;
+      advances[size_t(sequences[i].rank)] |= tokens[i] > 0;
+    }
+    if (num_tokens < limits.max_num_batched_tokens) {
+      ASSERT_EQ(advances, is_there);
+    }
   }
 }
 
