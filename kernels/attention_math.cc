@@ -21,9 +21,27 @@ double Sigmoid(double s) {
 
 absl::Status CheckAttentionSpec(const AttentionSpec& spec) {
   const AttentionForm form = spec.Form();
-  if (form.reweights && !(spec.p > 0 && std::isfinite(spec.p))) {
+  const auto is_power = [](double p) { return p > 0 && std::isfinite(p); };
+  if (form.reweights && !is_power(spec.p)) {
     return absl::InvalidArgumentError(
         StrCat("attention p is ", spec.p, ", must be a finite number above 0"));
+  }
+  if (!form.reweights && !spec.steps.empty()) {
+    return absl::InvalidArgumentError(StrCat("attention kind \"", NameOf(spec.kind),
+                                             "\" is given powers, but does not re-weight"));
+  }
+  int least = 1;
+  for (const PowerStep& step : spec.steps) {
+    if (step.p.empty() || !std::ranges::all_of(step.p, is_power)) {
+      return absl::InvalidArgumentError(StrCat("attention p from ", step.min_keys, " keys on is ",
+                                               StrJoin(step.p),
+                                               ", must be finite numbers above 0"));
+    }
+    if (step.min_keys < least) {
+      return absl::InvalidArgumentError(
+          StrCat("attention p has a step at ", step.min_keys, " keys, must be at least ", least));
+    }
+    least = step.min_keys + 1;
   }
   const bool needs_length = form.shift == ScoreShift::kMaxPositionEmbeddings ||
                             form.divisor == Divisor::kMaxPositionEmbeddings;

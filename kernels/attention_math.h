@@ -8,7 +8,9 @@
 
 namespace lssar {
 
-// Errors  INVALID_ARGUMENT: p is not a positive finite number and the kind has a stage 2;
+// Errors  INVALID_ARGUMENT: a power is not a positive finite number and the kind has a stage 2, or
+//         there are steps and it has none; a step without a power, or steps whose min_keys do not
+//         rise from 1;
 //         max_position_embeddings is below 1 and the kind needs it; the window is negative; a
 //         window or ALiBi of another kind than softmax
 absl::Status CheckAttentionSpec(const AttentionSpec& spec);

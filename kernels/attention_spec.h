@@ -8,9 +8,11 @@
 #ifndef LSSAR_KERNELS_ATTENTION_SPEC_H_
 #define LSSAR_KERNELS_ATTENTION_SPEC_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace lssar {
 
@@ -127,9 +129,19 @@ constexpr std::optional<Phi> ParsePhi(std::string_view name) {
   return std::nullopt;
 }
 
+// The powers of the rows from a number of keys on.
+struct PowerStep {
+  int min_keys = 1;
+  std::vector<double> p;  // > 0; of each query head, or one for all
+
+  bool operator==(const PowerStep&) const = default;
+};
+
 struct AttentionSpec {
   AttentionKind kind = AttentionKind::kLssar;
-  double p = 15.0;                  // > 0; the re-weighting power of the kinds with a stage 2
+  double p = 15.0;  // > 0; the re-weighting power of the kinds with a stage 2
+  // In place of p, for rows of at least min_keys keys each: min_keys rises. Empty: every row has p.
+  std::vector<PowerStep> steps = {};
   Phi phi = Phi::kExp;              // only for kPhi
   int max_position_embeddings = 0;  // L, tokens; only for kSigmoid and kReluWortsman
   // Only for kSoftmax. Keys before a row's last `window` keys, its own included, have no weight. 0:
@@ -148,6 +160,16 @@ struct AttentionSpec {
       form.divisor = phi == Phi::kExp ? Divisor::kRowSum : Divisor::kRowNorm;
     }
     return form;
+  }
+
+  // The power of a row of `num_keys` keys in a query head.
+  double PowerOf(int head, int num_keys) const {
+    double power = p;
+    for (const PowerStep& step : steps) {
+      if (step.min_keys > num_keys) break;
+      power = step.p[step.p.size() == 1 ? 0 : size_t(head)];
+    }
+    return power;
   }
 
   // The first key that a row of `num_keys` keys attends to.

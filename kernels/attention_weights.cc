@@ -43,7 +43,7 @@ absl::StatusOr<AttentionRow> AttentionWeights(const AttentionWeightsArgs& args, 
   }
   const double slope = args.spec.has_alibi ? AlibiSlope(args.head, args.num_heads) : 0;
   return ReferenceRow(args.spec, {.kv = {.layout = to, .k = keys.data()}, .pages = pages}, num_keys,
-                      slope, q.data());
+                      args.spec.PowerOf(args.head, num_keys), slope, q.data());
 }
 
 }  // namespace lssar

@@ -11,6 +11,7 @@ namespace lssar {
 // A value of an op's argument.
 enum class Feature : uint8_t {
   kAttentionOverride,  // sequences of one batch have different AttentionArgs::spec
+  kPowerSteps,         // AttentionSpec::steps
   kLayerNorm,
   kRmsNorm,
   kGeluTanh,
@@ -48,6 +49,7 @@ struct FeatureInfo {
 // By Feature. A backend answers Backend::Supports from its column.
 inline constexpr FeatureInfo kFeatures[] = {
     {Feature::kAttentionOverride, "attention_override", "set", false},
+    {Feature::kPowerSteps, "p of attention_override", "by head or by number of keys", false},
     {Feature::kLayerNorm, "normalization", "\"layer_norm\"", true},
     {Feature::kRmsNorm, "normalization", "\"rms_norm\"", true},
     {Feature::kGeluTanh, "activation_function", "\"gelu_new\"", true},

@@ -179,9 +179,10 @@ struct AttentionStats {
 // Shapes    q, out [num_rows, num_heads, head_dim]; num_kv_heads and head_dim are kv.layout's
 // Requires  num_heads is a multiple of num_kv_heads; q as RopeWrite wrote it; K/V are written for
 //           every position up to each row's own; out does not alias q; Backend::CheckAttention
-//           and CheckKvType (two_planes.h) accept spec
+//           and CheckKvType (two_planes.h) accept spec, whose steps have one power or num_heads
 // Ensures   keys at or beyond the row's N never reach a result, not even as NaN: stale data in the
-//           tail of a page cannot leak
+//           tail of a page cannot leak. A row has the bits of an op whose spec has no steps and
+//           the row's own power as p
 // Accuracy  against reference over the same pages: max |d| <= 2e-5 max(1, p / 15) max|v|; cuda,
 //           whose weights are rounded to the input type of the tensor cores: 5e-4. Reference over
 //           fp16 pages against fp32 pages: 1e-3 max|v|. Over int8 pages: 1e-2 max|v| in rows of

@@ -336,7 +336,8 @@ HWY_INLINE double SumOfExp(const float* scores, size_t count, float max) {
 class ReweightPower {
  public:
   explicit ReweightPower(double p)
-      : power_(p),
+      : p_(p),
+        power_(p),
         floor_(float(std::pow(double{kNegligibleWeight}, 1.0 / p) *
                      (1.0 - std::max(1e-3 / p, 0x1p-22)))) {}
 
@@ -346,10 +347,12 @@ class ReweightPower {
     return hn::IfThenElseZero(hn::Ge(powers, hn::Set(d, kNegligibleWeight)), powers);
   }
 
+  double P() const { return p_; }
   // u^p is negligible for every u up to this.
   float Floor() const { return floor_; }
 
  private:
+  double p_;
   Power power_;
   // Clamping u to it avoids subnormal powers, which are slow.
   float floor_;
@@ -448,7 +451,7 @@ HWY_INLINE RowWeighting ReduceRow(const AttentionSpec& spec, const ReweightPower
   if (stage_one == WeightRule::kSoftplus) max_phi = SoftplusOfBase2(d, max_phi);
   const float peak = hn::GetLane(ReweightX(row, max_phi));
   if (peak <= kCertainlyDegeneratePeak) return row;
-  if (peak < FlatPeak(spec.p)) {
+  if (peak < FlatPeak(power.P())) {
     row.rule = WeightRule::kRatio;
     row.threshold = power.Floor();
     return row;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/attention_math.h"
@@ -31,7 +32,7 @@ namespace {
 
 // Reduce: the sum and maximum of each row over its splits, and from them the row's weighting.
 template <typename T>
-void Reduce(Work<T>& work, const ReweightPower& power) {
+void Reduce(Work<T>& work) {
   const ItemValues& values = work.values;
   const bool is_exp = work.args.spec.Form().phi == Phi::kExp;
   for (int row = 0; row < work.item.num_rows; ++row) {
@@ -47,9 +48,10 @@ void Reduce(Work<T>& work, const ReweightPower& power) {
       const size_t at = values.AtSplit(row, split);
       sum += values.sum[at] * (is_exp ? std::exp(double{values.max[at]} - double{max}) : 1.0);
     }
+    const ReweightPower& power = *work.powers[row];
     work.weightings[row] = ReduceRow(work.args.spec, power, num_keys, max, sum);
     if constexpr (kIsFixed<T>) {
-      if (is_refined && RefineRuleOf(work, row, power).is_flat) {
+      if (is_refined && RefineRuleOf(work, row).is_flat) {
         work.weightings[row].rule = WeightRule::kRatio;
         work.weightings[row].threshold = power.Floor();
       }
@@ -115,7 +117,12 @@ class AttentionRun {
         plan_(plan),
         scratch_(scratch),
         shared_(scratch.Shared<float>(plan.num_shared_floats)),
-        power_(args.spec.p) {}
+        power_(args.spec.p) {
+    for (const PowerStep& step : args.spec.steps) {
+      LSSAR_CHECK(step.p.size() == 1 || step.p.size() == Size(args.num_heads));
+      for (const double p : step.p) step_powers_.emplace_back(p);
+    }
+  }
 
   // Computes a whole item, or Score of one split.
   void RunFirst(const AttentionTask& task, int thread_idx) const {
@@ -127,10 +134,10 @@ class AttentionRun {
     }
     for (int split = 0; split < work.item.NumSplits(); ++split) Score(work, split);
     if constexpr (kIsFixed<T>) {
-      for (int split = 0; split < work.item.NumSplits(); ++split) Refine(work, split, power_);
+      for (int split = 0; split < work.item.NumSplits(); ++split) Refine(work, split);
     }
-    Reduce(work, power_);
-    for (int split = 0; split < work.item.NumSplits(); ++split) Weigh(work, split, power_);
+    Reduce(work);
+    for (int split = 0; split < work.item.NumSplits(); ++split) Weigh(work, split);
     Merge(work);
     Count(work);
   }
@@ -140,7 +147,7 @@ class AttentionRun {
     if constexpr (kIsFixed<T>) {
       const Work<T> work = WorkOn(task.item_idx, thread_idx);
       ReadQueries(work);
-      Refine(work, task.split, power_);
+      Refine(work, task.split);
     }
   }
 
@@ -148,8 +155,8 @@ class AttentionRun {
   void RunWeigh(const AttentionTask& task, int thread_idx) const {
     Work<T> work = WorkOn(task.item_idx, thread_idx);
     if constexpr (kIsFixed<T>) ReadQueries(work);  // for flat rows
-    Reduce(work, power_);
-    Weigh(work, task.split, power_);
+    Reduce(work);
+    Weigh(work, task.split);
   }
 
   void RunMerge(int item_idx, int thread_idx) const {
@@ -181,12 +188,27 @@ class AttentionRun {
                  .task = task,
                  .values = ItemValues(item, args_.kv.layout, values),
                  .weightings = {},
+                 .powers = {},
                  .slopes = {}};
+    for (int row = 0; row < item.num_rows; ++row) {
+      work.powers[row] = &PowerOf(work.Head(row), item.NumKeys(row));
+    }
     for (int row = 0; args_.spec.has_alibi && row < item.num_rows; ++row) {
-      const int head = item.head + (item.is_decode ? row : 0);
-      work.slopes[row] = float(AlibiSlope(head, args_.num_heads));
+      work.slopes[row] = float(AlibiSlope(work.Head(row), args_.num_heads));
     }
     return work;
+  }
+
+  // Of AttentionSpec::PowerOf.
+  const ReweightPower& PowerOf(int head, int num_keys) const {
+    const ReweightPower* power = &power_;
+    const ReweightPower* first = step_powers_.data();  // of the step
+    for (const PowerStep& step : args_.spec.steps) {
+      if (step.min_keys > num_keys) break;
+      power = first + (step.p.size() == 1 ? 0 : head);
+      first += step.p.size();
+    }
+    return *power;
   }
 
   const AttentionArgs& args_;
@@ -194,6 +216,7 @@ class AttentionRun {
   Scratch& scratch_;
   float* shared_;
   ReweightPower power_;
+  std::vector<ReweightPower> step_powers_;  // of each step, one after the other
 };
 
 template <typename T>

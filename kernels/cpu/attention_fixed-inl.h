@@ -554,7 +554,7 @@ struct RefineRule {
   float threshold = -std::numeric_limits<float>::infinity();
 };
 
-HWY_INLINE RefineRule RefineRuleOf(const Work<Fx16>& work, int row, const ReweightPower& power) {
+HWY_INLINE RefineRule RefineRuleOf(const Work<Fx16>& work, int row) {
   const ItemValues& values = work.values;
   const int num_keys = work.item.NumKeys(row);
   if (num_keys <= kShortRowKeys) return {.is_done = true};
@@ -564,7 +564,7 @@ HWY_INLINE RefineRule RefineRuleOf(const Work<Fx16>& work, int row, const Reweig
     lower = std::max(lower, values.max[values.AtSplit(row, split)]);
     sum += values.sum[values.AtSplit(row, split)];
   }
-  const RowWeighting weighting = ReduceRow(work.args.spec, power, num_keys, lower, sum);
+  const RowWeighting weighting = ReduceRow(work.args.spec, *work.powers[row], num_keys, lower, sum);
   // Not a row whose sum is NaN: it has no candidates, and its output is NaN.
   if (weighting.rule != WeightRule::kReweightSoftplus) return {.is_flat = true};
   return {.threshold = weighting.threshold};
@@ -669,7 +669,7 @@ HWY_INLINE float RefineList(const Work<Fx16>& work, int row, int chunk, const Ch
 // Refine: the candidates of one split and their exact scores. Chunks outside and rows inside, so
 // that the low plane of a chunk stays in L1 for the rows of a block. The candidates of a decode
 // step are scattered: they are prefetched while the next two chunks are listed.
-void Refine(const Work<Fx16>& work, int split, const ReweightPower& power) {
+void Refine(const Work<Fx16>& work, int split) {
   constexpr int kChunksAhead = 2;
   const AttentionItem& item = work.item;
   const ItemValues& values = work.values;
@@ -677,7 +677,7 @@ void Refine(const Work<Fx16>& work, int split, const ReweightPower& power) {
   bool is_done = true;
   for (int row = 0; row < item.num_rows; ++row) {
     rules[row].is_done = HasBothPlanes(item, row);
-    if (!rules[row].is_done) rules[row] = RefineRuleOf(work, row, power);
+    if (!rules[row].is_done) rules[row] = RefineRuleOf(work, row);
     if (rules[row].is_done) continue;
     is_done = false;
     values.refined_max[values.AtSplit(row, split)] = kLeastScore;

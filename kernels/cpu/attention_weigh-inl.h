@@ -100,19 +100,17 @@ Survivors FindSurvivors(const Work<T>& work, int row, int chunk, int32_t* keys) 
 }
 
 template <typename T>
-void WeighList(const Work<T>& work, int row, int split, int chunk, const Survivors& list,
-               const ReweightPower& power) {
+void WeighList(const Work<T>& work, int row, int split, int chunk, const Survivors& list) {
   const size_t at = work.values.AtSplit(row, split);
   work.values.weight_sum[at] +=
-      WeighSurvivors(work.weightings[row], power, work.values.Scores(row) + chunk, list.count,
-                     &work.values.num_read[at]);
+      WeighSurvivors(work.weightings[row], *work.powers[row], work.values.Scores(row) + chunk,
+                     list.count, &work.values.num_read[at]);
 }
 
 // Weigh of one row of a decode step. The values of a chunk are prefetched while the next two chunks
 // are weighed.
 template <typename T>
-void ReweightDecodeRow(const Work<T>& work, int row, int split, int end,
-                       const ReweightPower& power) {
+void ReweightDecodeRow(const Work<T>& work, int row, int split, int end) {
   constexpr int kChunksAhead = 2;
   Survivors lists[kSplitKeys / kChunkKeys];
   int32_t* keys = work.task.keys;
@@ -128,7 +126,7 @@ void ReweightDecodeRow(const Work<T>& work, int row, int split, int end,
         PrefetchValue(values.Value(key, work.HeadDim()),
                       kHasScales<T> ? values.Scale(key) : nullptr, work.HeadDim());
       }
-      WeighList(work, row, split, chunk, list, power);
+      WeighList(work, row, split, chunk, list);
     }
     const int ready = chunk - kChunksAhead * kChunkKeys;
     if (ready < first) continue;
@@ -151,7 +149,7 @@ void PrefetchPart(const Work<T>& work, int chunk, int part, int num_parts) {
 // Weigh of a block, by chunk: the values stay in cache from row to row. A few rows together, so
 // that one row's arithmetic overlaps with the next one's.
 template <typename T>
-void ReweightBlock(const Work<T>& work, int split, int end, const ReweightPower& power) {
+void ReweightBlock(const Work<T>& work, int split, int end) {
   for (int chunk = split * kSplitKeys; chunk < end; chunk += kChunkKeys) {
     const ChunkValues<ValueOf<T>> values = FindChunk(work, chunk);
     for (int first = 0; first < work.item.num_rows; first += kGroupRows) {
@@ -165,7 +163,7 @@ void ReweightBlock(const Work<T>& work, int split, int end, const ReweightPower&
         keys += lists[r].count;
       }
       for (int r = 0; r < group_rows; ++r) {
-        WeighList(work, first + r, split, chunk, lists[r], power);
+        WeighList(work, first + r, split, chunk, lists[r]);
       }
       for (int r = 0; r < group_rows; ++r) {
         SumSurvivorsOfHead(lists[r], values, work.HeadDim(), work.values.Partial(first + r, split));
@@ -292,7 +290,7 @@ void WeighBlock(const Work<T>& work, int split, int end) {
 
 // Weigh: weights of one split; sums of the weights and of the weighted values.
 template <typename T>
-void Weigh(const Work<T>& work, int split, const ReweightPower& power) {
+void Weigh(const Work<T>& work, int split) {
   const AttentionItem& item = work.item;
   const ItemValues& values = work.values;
   for (int row = 0; row < item.num_rows; ++row) {
@@ -304,9 +302,9 @@ void Weigh(const Work<T>& work, int split, const ReweightPower& power) {
   const int num_chunks = (item.MaxKeys() + kChunkKeys - 1) / kChunkKeys;
   const int end = std::min(num_chunks * kChunkKeys, (split + 1) * kSplitKeys);
   if (work.args.spec.Form().reweights && item.is_decode) {
-    for (int row = 0; row < item.num_rows; ++row) ReweightDecodeRow(work, row, split, end, power);
+    for (int row = 0; row < item.num_rows; ++row) ReweightDecodeRow(work, row, split, end);
   } else if (work.args.spec.Form().reweights) {
-    ReweightBlock(work, split, end, power);
+    ReweightBlock(work, split, end);
   } else if (item.is_decode) {
     WeighDecode(work, split, end);
   } else {

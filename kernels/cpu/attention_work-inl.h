@@ -83,15 +83,17 @@ struct Work {
   TaskScratch<T> task;
   ItemValues values;
   RowWeighting weightings[kBlockRows];
+  const ReweightPower* powers[kBlockRows];
   float slopes[kBlockRows];  // of ALiBi
 
   size_t HeadDim() const { return Size(args.kv.layout.head_dim); }
+  // The query head of a row.
+  int Head(int row) const { return item.head + (item.is_decode ? row : 0); }
   // Index of a row's vector in args.q and args.out.
   size_t VectorIdx(int row) const {
     const int token = item.first_row + (item.is_decode ? 0 : row);
-    const int head = item.head + (item.is_decode ? row : 0);
     const size_t batch_row = Size(item.sequence->first_row + token);
-    return (batch_row * Size(args.num_heads) + Size(head)) * HeadDim();
+    return (batch_row * Size(args.num_heads) + Size(Head(row))) * HeadDim();
   }
   // The first key of the first chunk that a row of the item attends to: 0 without a window.
   int FirstChunk() const { return args.spec.FirstKey(item.NumKeys(0)) / kChunkKeys * kChunkKeys; }

@@ -123,6 +123,10 @@ absl::Status CudaBackend::CheckAttention(const AttentionSpec& spec) const {
                                            " is not computed on CUDA; the cpu backend computes "
                                            "it"));
   }
+  if (!spec.steps.empty()) {
+    return absl::UnimplementedError(
+        "p by head or by number of keys is not computed on CUDA; the cpu backend computes it");
+  }
   return CheckAttentionSpec(spec);
 }
 

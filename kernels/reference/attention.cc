@@ -120,13 +120,13 @@ FixedDots DotsOf(const KvHeadView& head, int num_keys, const float* q) {
 //   x_j               = max(0, N softplus(s_j) / S - 1), s_j from both planes, the low one times
 //                       q's high byte, of candidates; 0 for the other keys
 // Keys with x_j = 0 are counted with that s_j, candidates or not.
-AttentionRow FixedRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys,
+AttentionRow FixedRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, double p,
                       const float* q) {
   LSSAR_CHECK(CheckKvType(spec, DType::kFx16).ok());
   const int head_dim = head.kv.layout.head_dim;
   const FixedDots dots = DotsOf(head, num_keys, q);
   const auto from_both = [&] {
-    return StageTwoRow(StageOneWeights(spec, dots.exact, head_dim, /*slope=*/0), spec.p);
+    return StageTwoRow(StageOneWeights(spec, dots.exact, head_dim, /*slope=*/0), p);
   };
   if (num_keys <= kShortRowKeys) return from_both();
   const Phi phi = spec.Form().phi;
@@ -138,22 +138,22 @@ AttentionRow FixedRow(const AttentionSpec& spec, const KvHeadView& head, int num
   for (size_t j = 1; j < dots.high.size(); ++j) {
     x_low = std::max(x_low, x_of(dots.high[j] - dots.bound[j]));
   }
-  if (!(x_low >= double{FlatPeak(spec.p)})) return from_both();
-  const double least = x_low * std::pow(double{kNegligibleWeight}, 1 / spec.p);
+  if (!(x_low >= double{FlatPeak(p)})) return from_both();
+  const double least = x_low * std::pow(double{kNegligibleWeight}, 1 / p);
   Row a(dots.high.size());
   for (size_t j = 0; j < a.size(); ++j) {
     if (x_of(dots.high[j] + dots.bound[j]) > least) a[j] = PhiOf(phi, scale * dots.both[j]) / sum;
   }
-  AttentionRow row = StageTwoRow(a, spec.p);
+  AttentionRow row = StageTwoRow(a, p);
   row.num_zero =
       int(std::ranges::count_if(dots.both, [&](double dot) { return !(x_of(dot) > 0); }));
   return row;
 }
 
 // out = sum_j w_j v_j over the row's N keys. q, out [head_dim]
-void AttendRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, double slope,
-               const float* q, float* out, AttentionStats* counters) {
-  const Row w = ReferenceRow(spec, head, num_keys, slope, q).weights;
+void AttendRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, double p,
+               double slope, const float* q, float* out, AttentionStats* counters) {
+  const Row w = ReferenceRow(spec, head, num_keys, p, slope, q).weights;
   Row sums(size_t(head.kv.layout.head_dim), 0.0);
   for (int j = 0; j < num_keys; ++j) {
     const double w_j = w[size_t(j)];
@@ -168,9 +168,9 @@ void AttendRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, 
 
 }  // namespace
 
-AttentionRow ReferenceRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys,
+AttentionRow ReferenceRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, double p,
                           double slope, const float* q) {
-  if (head.kv.layout.dtype == DType::kFx16) return FixedRow(spec, head, num_keys, q);
+  if (head.kv.layout.dtype == DType::kFx16) return FixedRow(spec, head, num_keys, p, q);
   const int head_dim = head.kv.layout.head_dim;
   Row dots;  // <q, k_j>
   for (int j = 0; j < num_keys; ++j) {
@@ -180,7 +180,7 @@ AttentionRow ReferenceRow(const AttentionSpec& spec, const KvHeadView& head, int
     dots.push_back(dot);
   }
   const Row a = StageOneWeights(spec, dots, head_dim, slope);
-  return spec.Form().reweights ? StageTwoRow(a, spec.p) : StageOneRow(a);
+  return spec.Form().reweights ? StageTwoRow(a, p) : StageOneRow(a);
 }
 
 void ReferenceAttention(const AttentionArgs& args) {
@@ -201,7 +201,8 @@ void ReferenceAttention(const AttentionArgs& args) {
                                     .layer = args.layer,
                                     .kv_head = head / (num_heads / num_kv_heads)};
         const double slope = args.spec.has_alibi ? AlibiSlope(head, num_heads) : 0;
-        AttendRow(args.spec, kv_head, num_keys, slope, args.q + at, args.out + at, &counters);
+        AttendRow(args.spec, kv_head, num_keys, args.spec.PowerOf(head, num_keys), slope,
+                  args.q + at, args.out + at, &counters);
       }
     }
     if (args.counters != nullptr) {

@@ -53,7 +53,11 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
   std::vector<std::pair<AttentionSpec, DType>> SpecsAndTypes() const {
     std::vector<std::pair<AttentionSpec, DType>> all;
     std::vector<AttentionSpec> specs = DistanceSpecs();
+    const std::vector<PowerStep> steps = {{.min_keys = 2285, .p = {3}},
+                                          {.min_keys = 2295, .p = {2.5}}};
     specs.insert(specs.end(), {AttentionSpec{.p = 15},
+                               {.p = 15, .steps = steps},
+                               {.kind = AttentionKind::kSoftmaxR, .p = 2, .steps = steps},
                                {.p = 2.5},
                                {.kind = AttentionKind::kLssa},
                                {.kind = AttentionKind::kSoftmax},
@@ -171,7 +175,16 @@ TEST_P(AttentionBitsTest, GroupedHeads) {
   if (!backend_->Supports(Feature::kGroupedQuery)) return;
   constexpr int kQueryHeads = 10, kCount = 3;
   const SequenceVectors sequence(kTokens, kQueryHeads, kDim, 7, Content::kTopical);
-  for (const auto& [spec, dtype] : SpecsAndTypes()) {
+  auto specs_and_types = SpecsAndTypes();
+  const AttentionSpec by_head{
+      .steps = {{.min_keys = 1, .p = {15, 3, 2.5, 15, 1, 0.5, 100, 15, 15, 7}},
+                {.min_keys = kTokens, .p = {3, 3, 15, 2.5, 1, 15, 15, 15, 30, 1}}}};
+  if (SupportsAttention(*backend_, by_head)) {
+    for (const DType dtype : {DType::kF16, DType::kFx16}) {
+      specs_and_types.emplace_back(by_head, dtype);
+    }
+  }
+  for (const auto& [spec, dtype] : specs_and_types) {
     for (const int num_kv_heads : {1, 5}) {
       const PagedKv kv(*backend_, {&sequence}, 64, dtype, num_kv_heads);
       const std::vector<float> whole =

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -119,6 +120,71 @@ TEST_P(AttentionTest, Powers) {
   }
 }
 
+TEST_P(AttentionTest, PowersByHeadAndLength) {
+  const AttentionSpec spec{.steps = {{.min_keys = 1, .p = {15, 1, 2.5}},
+                                     {.min_keys = 40, .p = {5}},
+                                     {.min_keys = 90, .p = {0.5, 15, 3}}}};
+  if (!SupportsAttention(*backend_, spec)) return;
+  for (const Content content : {Content::kRandom, Content::kTopical, Content::kNearlyEqualK}) {
+    SCOPED_TRACE(NameOfCase(content));
+    const SequenceVectors sequence(300, 3, 64, 3, content);
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8, DType::kFx16}) {
+      Check(sequence, spec, 64, dtype);
+      CheckLast(sequence, spec, 64, dtype);
+    }
+  }
+}
+
+// Each head of each row is that of an op with its power alone, in a prompt and in decode steps.
+TEST_P(AttentionTest, ARowHasTheBitsOfItsOwnPower) {
+  constexpr int kTokens = 320, kHeads = 6, kDim = 32, kFirst = 240, kCount = kTokens - kFirst;
+  const std::vector<double> first = {15, 3, 15, 0.5, 100, 2.5}, last = {3, 3, 15, 1, 15, 7};
+  const auto power_of = [&](int num_keys, int head) {
+    return num_keys >= 300 ? last[size_t(head)] : num_keys >= 260 ? 5 : first[size_t(head)];
+  };
+  for (const AttentionKind kind : {AttentionKind::kLssar, AttentionKind::kSoftmaxR}) {
+    const AttentionSpec spec{.kind = kind,
+                             .p = 9,  // of no row
+                             .steps = {{.min_keys = 1, .p = first},
+                                       {.min_keys = 260, .p = {5}},
+                                       {.min_keys = 300, .p = last}}};
+    if (!SupportsAttention(*backend_, spec)) return;
+    const SequenceVectors sequence(kTokens, kHeads, kDim, 4, Content::kTopical);
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8, DType::kFx16}) {
+      if (dtype == DType::kFx16 && kind != AttentionKind::kLssar) continue;
+      for (const int num_kv_heads : {1, 3, kHeads}) {
+        const PagedKv kv(*backend_, {&sequence}, 16, dtype, num_kv_heads);
+        const std::vector<RowRange> rows{{.first = kFirst, .count = kCount}};
+        std::map<double, std::vector<float>> uniform;
+        std::vector<float> expected;
+        for (int row = 0; row < kCount; ++row) {
+          for (int head = 0; head < kHeads; ++head) {
+            const double p = power_of(kFirst + row + 1, head);
+            std::vector<float>& of_p = uniform[p];
+            if (of_p.empty()) {
+              of_p = Attend(*backend_, {.kind = kind, .p = p}, {&sequence}, kv, rows);
+            }
+            const auto from = of_p.begin() + (row * kHeads + head) * kDim;
+            expected.insert(expected.end(), from, from + kDim);
+          }
+        }
+        EXPECT_EQ(uniform.size(), 8u);
+        EXPECT_FALSE(SameBits(uniform[3], uniform[15], {kCount, kHeads, kDim}));
+        EXPECT_TRUE(SameBits(Attend(*backend_, spec, {&sequence}, kv, rows), expected,
+                             {kCount, kHeads, kDim}))
+            << NameOf(kind) << ", " << NameOf(dtype) << ", " << num_kv_heads << " KV heads";
+        for (const int row : {0, 18, 19, 58, 59, kCount - 1}) {
+          const auto from = expected.begin() + row * kHeads * kDim;
+          EXPECT_TRUE(SameBits(
+              Attend(*backend_, spec, {&sequence}, kv, {{.first = kFirst + row, .count = 1}}),
+              std::vector<float>(from, from + kHeads * kDim), {kHeads, kDim}))
+              << NameOf(dtype) << ", decode step " << row;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AttentionTest, Kinds) {
   for (const AttentionSpec& spec : FamilySpecs()) {
     if (!SupportsAttention(*backend_, spec)) continue;
@@ -216,6 +282,23 @@ TEST(AlibiSlopeTest, TwelveHeads) {
     EXPECT_DOUBLE_EQ(AlibiSlope(head, 12), std::pow(2.0, -0.5 * (2 * (head - 8) + 1)));
   }
   EXPECT_DOUBLE_EQ(AlibiSlope(15, 16), 1.0 / 256);
+}
+
+TEST(CheckAttentionSpecTest, StepsRiseAndHavePowers) {
+  using Steps = std::vector<PowerStep>;
+  EXPECT_TRUE(
+      CheckAttentionSpec({.steps = Steps{{.min_keys = 1, .p = {3, 5}}, {.min_keys = 2, .p = {1}}}})
+          .ok());
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const Steps& steps :
+       {Steps{{.min_keys = 0, .p = {3}}}, Steps{{.min_keys = 5, .p = {}}},
+        Steps{{.min_keys = 5, .p = {3, nan}}}, Steps{{.min_keys = 5, .p = {0}}},
+        Steps{{.min_keys = 5, .p = {3}}, {.min_keys = 5, .p = {4}}}}) {
+    EXPECT_EQ(CheckAttentionSpec({.steps = steps}).code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_FALSE(
+      CheckAttentionSpec({.kind = AttentionKind::kLssa, .steps = Steps{{.min_keys = 5, .p = {3}}}})
+          .ok());
 }
 
 TEST(CheckAttentionSpecTest, WindowsAndAlibiAreOfSoftmaxAlone) {

@@ -91,6 +91,8 @@ TEST_P(AttentionWeightsTest, WeightedValuesSumToTheOutput) {
     if (!Supports(dtype)) continue;
     std::vector<AttentionSpec> specs = FamilySpecs();
     specs.push_back({.p = 3});
+    specs.push_back(
+        {.p = 3, .steps = {{.min_keys = 60, .p = {15, 2}}, {.min_keys = 148, .p = {5}}}});
     for (const AttentionSpec& spec : specs) {
       if (!SupportsAttention(*backend_, spec) || !CheckKvType(spec, dtype).ok()) continue;
       const AttentionForm form = spec.Form();
