@@ -174,6 +174,15 @@ absl::StatusOr<Prompt> ReadPrompt(const Message& message, const ParseContext& co
 
 // Fields that Generate, Score and CaptureAttention have in common.
 
+// `Message`: v1::AttentionOverride or v1::AttentionPower.
+template <typename Message>
+PowerChange ReadPower(const Message& message) {
+  PowerChange power{.by_layer = {message.p_by_layer().begin(), message.p_by_layer().end()},
+                    .by_head = {message.p_by_head().begin(), message.p_by_head().end()}};
+  if (message.has_p()) power.p = message.p();
+  return power;
+}
+
 absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
                                    const ParseContext& context, Request* request) {
   if (!context.allow_attention_override) {
@@ -182,8 +191,15 @@ absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
         "(lssar-server --allow-attention-override)");
   }
   const ModelConfig& config = context.checkpoint->config;
-  AttentionChange change{.kind = message.kind(), .phi = message.phi()};
-  if (message.has_p()) change.p = message.p();
+  PowerChange power = ReadPower(message);
+  AttentionChange change{.p = power.p,
+                         .kind = message.kind(),
+                         .phi = message.phi(),
+                         .p_by_layer = std::move(power.by_layer),
+                         .p_by_head = std::move(power.by_head)};
+  for (const v1::AttentionPower& step : message.p_by_length()) {
+    change.p_by_length.push_back({.min_keys = step.min_keys(), .power = ReadPower(step)});
+  }
   ASSIGN_OR_RETURN(std::vector<AttentionSpec> layers, ChangeAttention(config, change));
   if (IsSameAttention(layers, config.attention)) return absl::OkStatus();
   for (const AttentionSpec& spec : layers) {
@@ -193,8 +209,10 @@ absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
                                               " (lssar-server --kv-cache-dtype)"));
   }
   if (context.backend != nullptr) {
-    constexpr std::array kNeeded = {Feature::kAttentionOverride};
-    RETURN_IF_ERROR(CheckFeatures(*context.backend, kNeeded));
+    const auto has_steps = [](const AttentionSpec& spec) { return !spec.steps.empty(); };
+    std::vector<Feature> needed = {Feature::kAttentionOverride};
+    if (std::ranges::any_of(layers, has_steps)) needed.push_back(Feature::kPowerSteps);
+    RETURN_IF_ERROR(CheckFeatures(*context.backend, needed));
     for (const AttentionSpec& spec : layers) {
       const absl::Status status = context.backend->CheckAttention(spec);
       if (status.ok()) continue;

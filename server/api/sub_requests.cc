@@ -31,7 +31,13 @@ int64_t BytesOf(const Request& request) {
   if (const EmbedParams* const embed = request.Embed()) {
     num_bytes += BytesOf(embed->layers) + BytesOf(embed->positions);
   }
-  if (request.attention) num_bytes += BytesOf(request.attention->layers);
+  if (request.attention) {
+    num_bytes += BytesOf(request.attention->layers) + std::ssize(request.attention->name);
+    for (const AttentionSpec& spec : request.attention->layers) {
+      num_bytes += BytesOf(spec.steps);
+      for (const PowerStep& step : spec.steps) num_bytes += BytesOf(step.p);
+    }
+  }
   if (request.steering != nullptr) {
     for (const SteeringVector& vector : request.steering->vectors) {
       num_bytes += int64_t{sizeof(vector)} + BytesOf(vector.values);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -125,16 +126,69 @@ absl::Status ReadIntegers(const BodyFields& fields, std::string_view name, Integ
   return absl::OkStatus();
 }
 
-// {"p": 5, "kind": "lssar"}. The object is closed: an unknown field could mean another function.
-absl::Status ReadAttentionOverride(const Json& object, v1::AttentionOverride* message) {
-  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(object, "attention_override"));
-  for (const auto& [name, value] : object.items()) {
-    if (name == "p" || name == "kind" || name == "phi") continue;
-    return FieldError("attention_override",
-                      StrCat("has a field ", Quote(name), "; it may have p, kind and phi"));
+// Appends a list of numbers; not there: nothing.
+template <typename Numbers>
+absl::Status ReadNumbers(const BodyFields& fields, std::string_view name, Numbers* list) {
+  const Json* value = fields.Find(name);
+  if (value == nullptr) return absl::OkStatus();
+  const std::string field = fields.Name(name);
+  if (!value->is_array()) {
+    return FieldError(field, StrCat("is ", TypeName(*value), "; it must be a list of numbers"));
   }
+  if (value->empty()) return FieldError(field, "is empty; leave it out");
+  for (size_t i = 0; i < value->size(); ++i) {
+    ASSIGN_OR_RETURN(const double number, ReadNumber(StrCat(field, "[", i, "]"), (*value)[i]));
+    list->Add(number);
+  }
+  return absl::OkStatus();
+}
+
+// An unknown field could mean another function.
+absl::Status CheckClosed(const Json& object, const std::string& field,
+                         std::span<const std::string_view> names) {
+  for (const auto& [name, value] : object.items()) {
+    if (std::ranges::count(names, name) > 0) continue;
+    return FieldError(field, StrCat("has a field ", Quote(name), "; it may have ", StrJoin(names)));
+  }
+  return absl::OkStatus();
+}
+
+// The fields of v1::AttentionOverride and v1::AttentionPower.
+template <typename Message>
+absl::Status ReadPower(const BodyFields& fields, Message* message) {
   ASSIGN_OR_RETURN(const std::optional<double> p, fields.Number("p"));
   if (p) message->set_p(*p);
+  RETURN_IF_ERROR(ReadNumbers(fields, "p_by_layer", message->mutable_p_by_layer()));
+  return ReadNumbers(fields, "p_by_head", message->mutable_p_by_head());
+}
+
+// {"p": 5, "kind": "lssar", "p_by_length": [{"min_keys": 256, "p": 3}]}. The objects are closed.
+absl::Status ReadAttentionOverride(const Json& object, v1::AttentionOverride* message) {
+  const std::string field = "attention_override";
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(object, field));
+  constexpr std::array<std::string_view, 6> kNames = {"p",          "kind",      "phi",
+                                                      "p_by_layer", "p_by_head", "p_by_length"};
+  RETURN_IF_ERROR(CheckClosed(object, field, kNames));
+  RETURN_IF_ERROR(ReadPower(fields, message));
+  if (const Json* steps = fields.Find("p_by_length")) {
+    const std::string name = fields.Name("p_by_length");
+    if (!steps->is_array()) {
+      return FieldError(name, StrCat("is ", TypeName(*steps), "; it must be a list of objects"));
+    }
+    if (steps->empty()) return FieldError(name, "is empty; leave it out");
+    for (size_t i = 0; i < steps->size(); ++i) {
+      const std::string entry = StrCat(name, "[", i, "]");
+      ASSIGN_OR_RETURN(const BodyFields step, BodyFields::Of((*steps)[i], entry));
+      constexpr std::array<std::string_view, 4> kStepNames = {"min_keys", "p", "p_by_layer",
+                                                              "p_by_head"};
+      RETURN_IF_ERROR(CheckClosed((*steps)[i], entry, kStepNames));
+      v1::AttentionPower& power = *message->add_p_by_length();
+      ASSIGN_OR_RETURN(const std::optional<int64_t> min_keys, step.Int("min_keys"));
+      if (!min_keys) return FieldError(entry + ".min_keys", "is missing");
+      power.set_min_keys(Clamped(*min_keys));
+      RETURN_IF_ERROR(ReadPower(step, &power));
+    }
+  }
   ASSIGN_OR_RETURN(std::optional<std::string> kind, fields.String("kind"));
   if (kind) message->set_kind(*std::move(kind));
   ASSIGN_OR_RETURN(std::optional<std::string> phi, fields.String("phi"));

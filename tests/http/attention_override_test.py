@@ -89,6 +89,25 @@ class OverrideTest(unittest.TestCase):
                 self.assertEqual(problems(reply, schema(SCHEMAS[path]), api), [])
                 self.assertEqual(reply["receipt"]["attention"], "softmax")
 
+    def test_powers_by_layer_head_and_length(self) -> None:
+        for override, name in (
+                ({"p_by_layer": [5] * 6}, "lssar p=5"),
+                ({"p_by_layer": [3, 3, 3, 3, 3, 15]}, "lssar p=3 (0-4), lssar p=15 (5)"),
+                ({"p_by_head": [3, 5, 2.5, 15]}, "lssar p=3/5/2.5/15"),
+                ({"kind": None, "p_by_head": None, "p": 7,
+                  "p_by_length": [{"min_keys": 4, "p": 3},
+                                  {"min_keys": 6, "p_by_head": [1, 2, 3, 4]}]},
+                 "lssar p=7 N>=4:3 N>=6:1/2/3/4"),
+        ):
+            for path, body in REQUESTS.items():
+                with self.subTest(path=path, override=override):
+                    reply = server.post(path, {**body, "attention_override": override})
+                    self.assertEqual(reply["receipt"]["attention"], name)
+                    self.assertEqual(problems(reply, schema(SCHEMAS[path]), api), [])
+        uniform, by_head = (server.post("/v1/score", {**SCORE, "attention_override": override})
+                            for override in ({"p": 5}, {"p_by_head": [5] * 24}))
+        self.assertEqual(results(uniform), results(by_head))
+
     def test_models_say_that_it_is_allowed(self) -> None:
         [model] = server.request("GET", "/v1/models").json()["data"]
         self.assertIs(model["attention_override_allowed"], True)
@@ -101,6 +120,21 @@ class OverrideTest(unittest.TestCase):
                 ({"kind": "softmax", "p": 3}, "softmax does not re-weight"),
                 ({"power": 5}, 'attention_override has a field "power"; it may have p, kind'),
                 ({}, "attention_override.p and kind are not set"),
+                ({"p_by_layer": [3, 5]}, "attention_override.p_by_layer has 2 numbers; it must "
+                                         "have num_hidden_layers = 6"),
+                ({"p_by_layer": []}, "attention_override.p_by_layer is empty; leave it out"),
+                ({"p_by_layer": 3}, "attention_override.p_by_layer is a number; it must be a list"),
+                ({"p_by_head": [3, "5", 3, 3]}, "attention_override.p_by_head[1] is a string"),
+                ({"p_by_head": [3, 5, 3, 0]}, "attention_override.p_by_head[3] is 0; it must be"),
+                ({"p": 3, "p_by_head": [3, 5, 3, 1]}, "attention_override.p_by_head is set beside"),
+                ({"p_by_length": []}, "attention_override.p_by_length is empty; leave it out"),
+                ({"p_by_length": [3]}, "attention_override.p_by_length[0] is a number"),
+                ({"p_by_length": [{"p": 3}]},
+                 "attention_override.p_by_length[0].min_keys is missing"),
+                ({"p_by_length": [{"min_keys": 9}]},
+                 "attention_override.p_by_length[0].p is missing"),
+                ({"p_by_length": [{"min_keys": 9, "p": 3, "q": 1}]},
+                 'attention_override.p_by_length[0] has a field "q"; it may have min_keys, p,'),
                 (5, "attention_override is a number"),
         ):
             for path, body in REQUESTS.items():

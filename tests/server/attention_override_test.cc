@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 
@@ -44,7 +45,7 @@ std::vector<grpc::Status> CallAll(
   const auto filled = [&](auto request) {
     v1::AttentionOverride change;
     fill(&change, request.mutable_checkpoint_hash());
-    if (change.has_p() || !change.kind().empty()) *request.mutable_attention_override() = change;
+    if (change.ByteSizeLong() > 0) *request.mutable_attention_override() = change;
     return request;
   };
   statuses.push_back(Generate(stub, filled(HelloRequest(2))).status);
@@ -91,6 +92,17 @@ TEST(AttentionOverrideCallTest, EveryRpcTakesItAndSaysWhichFunctionAnswered) {
   EXPECT_EQ(own.replies.front().started().attention(), "lssar p=15");
   EXPECT_EQ(Score(server.Stub(), ScoreOf(3)).replies.back().finished().receipt().attention(),
             "lssar p=3");
+}
+
+TEST(AttentionOverrideCallTest, PowersByLengthAreInTheReceipt) {
+  TestServer server(kEngine, Allow);
+  v1::ScoreRequest request = ScoreOf(0);
+  v1::AttentionPower& step = *request.mutable_attention_override()->add_p_by_length();
+  step.set_min_keys(20);
+  step.set_p(4);
+  const Scored scored = Score(server.Stub(), request);
+  EXPECT_TRUE(scored.status.ok()) << scored.status.error_message();
+  EXPECT_EQ(scored.replies.back().finished().receipt().attention(), "lssar p=15 N>=20:4");
 }
 
 TEST(AttentionOverrideCallTest, ScoresAreThoseOfTheFunctionAndPagesAreItsOwn) {
@@ -144,6 +156,18 @@ TEST(AttentionOverrideCallTest, BadValuesNameTheFieldAndCostNothing) {
       {[](auto* change) { change->set_kind("lsar"); }, "attention_override.kind is \"lsar\""},
       {[](auto* change) { change->set_kind("phi"); }, "attention_override.phi is missing"},
       {[](auto* change) { change->set_kind("lssa"), change->set_p(2); }, "does not re-weight"},
+      {[](auto* change) { change->add_p_by_layer(2), change->add_p_by_layer(2); },
+       "attention_override.p_by_layer has 2 numbers; it must have num_hidden_layers = 1"},
+      {[](auto* change) { change->add_p_by_head(2), change->add_p_by_head(2); },
+       "attention_override.p_by_head has 2 numbers; it must have num_attention_heads = 1"},
+      {[](auto* change) { change->add_p_by_layer(std::nan("")); },
+       "attention_override.p_by_layer[0] is nan; it must be in (0, 1000]"},
+      {[](auto* change) { change->set_p(3), change->add_p_by_head(3); },
+       "attention_override.p_by_head is set beside another power"},
+      {[](auto* change) { change->add_p_by_length()->set_min_keys(3); },
+       "attention_override.p_by_length[0].p is missing"},
+      {[](auto* change) { change->add_p_by_length()->set_p(3); },
+       "attention_override.p_by_length[0].min_keys is 0; it must be at least 2"},
   };
   for (const Case& bad : cases) {
     for (const grpc::Status& status :
@@ -156,13 +180,14 @@ TEST(AttentionOverrideCallTest, BadValuesNameTheFieldAndCostNothing) {
   EXPECT_EQ(server.GetEngine().Stats().num_batched_tokens, 0);
 }
 
-// A backend that computes the model's own attention, and lssa beside it, but no mixed batches.
+// A backend that computes the model's own attention, and lssa beside it, but no powers by head or
+// length, and no mixed batches.
 class NarrowBackend : public MemoryBackend {
  public:
   explicit NarrowBackend(bool mixes) : mixes_(mixes) {}
   std::string_view Name() const override { return "narrow"; }
   bool Supports(Feature feature) const override {
-    return feature != Feature::kAttentionOverride || mixes_;
+    return feature == Feature::kAttentionOverride ? mixes_ : feature != Feature::kPowerSteps;
   }
   absl::Status CheckAttention(const AttentionSpec& spec) const override {
     if (spec.kind != AttentionKind::kSoftmax) return absl::OkStatus();
@@ -200,6 +225,52 @@ TEST(AttentionOverrideParseTest, WhatTheBackendDoesNotComputeIsUnimplemented) {
   const auto own = parse(false, "lssar", 15);
   ASSERT_TRUE(own.ok()) << own.status();
   EXPECT_FALSE(own->request.attention.has_value());
+}
+
+TEST(AttentionOverrideParseTest, PowersByLayerHeadAndLength) {
+  const Checkpoint checkpoint = ZooCheckpointWithoutWeights();  // of 6 layers with 4 heads
+  const NarrowBackend narrow(/*mixes=*/true);
+  const auto name = [&](const std::function<void(v1::AttentionOverride*)>& fill,
+                        const Backend* backend = nullptr) {
+    v1::GenerateRequest request;
+    request.mutable_tokens()->add_ids(5);
+    fill(request.mutable_attention_override());
+    const auto parsed = ParseGenerate(request, {.checkpoint = &checkpoint,
+                                                .max_model_len = 128,
+                                                .allow_attention_override = true,
+                                                .backend = backend});
+    if (!parsed.ok()) return std::string(parsed.status().message());
+    const auto& attention = parsed->request.attention;
+    return attention ? attention->name : std::string();
+  };
+  const auto by_layer = [](auto* change) {
+    for (const double p : {3, 3, 5, 5, 5, 15}) change->add_p_by_layer(p);
+  };
+  const auto by_head = [](auto* change) {
+    for (const double p : {3.0, 5.0, 0.5, 15.0}) change->add_p_by_head(p);
+  };
+  EXPECT_EQ(name(by_layer), "lssar p=3 (0-1), lssar p=5 (2-4), lssar p=15 (5)");
+  EXPECT_EQ(name(by_head), "lssar p=3/5/0.5/15");
+  EXPECT_EQ(name([&](auto* change) {
+              by_head(change);
+              v1::AttentionPower& step = *change->add_p_by_length();
+              step.set_min_keys(64);
+              by_layer(&step);
+            }),
+            "lssar p=3/5/0.5/15 N>=64:3 (0-1), lssar p=3/5/0.5/15 N>=64:5 (2-4), "
+            "lssar p=3/5/0.5/15 N>=64:15 (5)");
+  EXPECT_EQ(name([](auto* change) {
+              for (int i = 0; i < 24; ++i) change->add_p_by_head(15);
+            }),
+            "");  // the checkpoint's own
+  EXPECT_EQ(name([](auto* change) { change->add_p_by_head(3); }),
+            "attention_override.p_by_head has 1 numbers; it must have num_attention_heads = 4, or "
+            "24 for the heads of each layer");
+  // A power of each layer is what config.json can say.
+  EXPECT_EQ(name(by_layer, &narrow), name(by_layer));
+  EXPECT_THAT(name(by_head, &narrow),
+              HasSubstr("p of attention_override is by head or by number of keys, which the narrow "
+                        "backend does not compute"));
 }
 
 TEST(CheckpointHashTest, AnotherCheckpointIsRefused) {
