@@ -19,21 +19,22 @@ if TYPE_CHECKING:
     from lssar.client import Client, Stream
     from lssar.llm import LLM, RequestOutput
     from lssar.types import (
-        Attention, AttentionOptions, AttentionOverride, CallOptions, Chat, ContinuationScore,
-        Delta, Distributions, EmbedOptions, Embedding, Finished, GenerateOptions, Generation,
-        HeadStatistics, HiddenStates, IntArray, Limits, LssarError, Message, Prompt, Receipt,
-        Retry, RowAttention, SamplingOptions, SamplingParams, ScoreItem, ScoreOptions, ServerInfo,
-        ServerStats, SharingOptions, StageTimes, Started, Steering, Text, Timings, Tls, Token,
-        TokenIds, Usage)
+        Attention, AttentionOptions, AttentionOverride, AttentionPower, AttentionPowerStep,
+        CallOptions, Chat, ContinuationScore, Delta, Distributions, EmbedOptions, Embedding,
+        Finished, GenerateOptions, Generation, HeadStatistics, HiddenStates, IntArray, Limits,
+        LssarError, Message, Prompt, Receipt, Retry, RowAttention, SamplingOptions,
+        SamplingParams, ScoreItem, ScoreOptions, ServerInfo, ServerStats, SharingOptions,
+        StageTimes, Started, Steering, Text, Timings, Tls, Token, TokenIds, Usage)
 
 __all__ = [
     'AsyncClient', 'AsyncStream', 'Attention', 'AttentionOptions', 'AttentionOverride',
-    'CallOptions', 'Chat', 'Client', 'ContinuationScore', 'Delta', 'Distributions', 'EmbedOptions',
-    'Embedding', 'Finished', 'GenerateOptions', 'Generation', 'HeadStatistics', 'HiddenStates',
-    'IntArray', 'LLM', 'Limits', 'LssarError', 'Message', 'Prompt', 'Receipt', 'RequestOutput',
-    'Retry', 'RowAttention', 'SamplingOptions', 'SamplingParams', 'ScoreItem', 'ScoreOptions',
-    'ServerInfo', 'ServerStats', 'SharingOptions', 'StageTimes', 'Started', 'Steering', 'Stream',
-    'Text', 'Timings', 'Tls', 'Token', 'TokenIds', 'Usage'
+    'AttentionPower', 'AttentionPowerStep', 'CallOptions', 'Chat', 'Client', 'ContinuationScore',
+    'Delta', 'Distributions', 'EmbedOptions', 'Embedding', 'Finished', 'GenerateOptions',
+    'Generation', 'HeadStatistics', 'HiddenStates', 'IntArray', 'LLM', 'Limits', 'LssarError',
+    'Message', 'Prompt', 'Receipt', 'RequestOutput', 'Retry', 'RowAttention', 'SamplingOptions',
+    'SamplingParams', 'ScoreItem', 'ScoreOptions', 'ServerInfo', 'ServerStats', 'SharingOptions',
+    'StageTimes', 'Started', 'Steering', 'Stream', 'Text', 'Timings', 'Tls', 'Token', 'TokenIds',
+    'Usage'
 ]
 
 _MODULES = {'AsyncClient': 'aio', 'AsyncStream': 'aio', 'Client': 'client', 'Stream': 'client',

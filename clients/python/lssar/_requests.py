@@ -120,6 +120,42 @@ def _steering(vectors: object) -> list[pb.Steering]:
     return messages
 
 
+def _powers(power: Mapping[str, object], place: str) -> dict[str, object]:
+    """`power` with flat lists of powers."""
+    values = dict(power)
+    for name in ('p_by_layer', 'p_by_head'):
+        if name not in values:
+            continue
+        numbers: object = values[name]
+        if hasattr(numbers, 'tolist'):
+            numbers = numbers.tolist()
+        if not isinstance(numbers, Iterable) or isinstance(numbers, (str, bytes, Mapping)):
+            raise TypeError(f'{place}.{name} must be a list of numbers, not {numbers!r}')
+        values[name] = [each for row in numbers
+                        for each in (row if isinstance(row, (list, tuple)) else [row])]
+        if not values[name]:
+            raise ValueError(f'{place}.{name} is empty: leave it out')
+    return values
+
+
+def _attention_override(change: object) -> dict[str, object]:
+    place = 'attention_override'
+    if not isinstance(change, Mapping):
+        raise TypeError(f'{place} must be a dict such as {{"p": 5}}, not {change!r}')
+    values = _powers(change, place)
+    if 'p_by_length' in values:
+        steps = values['p_by_length']
+        if not isinstance(steps, Iterable) or not all(isinstance(each, Mapping)
+                                                      for each in (steps := list(steps))):
+            raise TypeError(f'{place}.p_by_length must be a list of dicts such as '
+                            f'{{"min_keys": 256, "p": 5}}, not {steps!r}')
+        if not steps:
+            raise ValueError(f'{place}.p_by_length is empty: leave it out')
+        values['p_by_length'] = [_powers(each, f'{place}.p_by_length[{i}]')
+                                 for i, each in enumerate(steps)]
+    return values
+
+
 def _checked_options(method: str, options: Mapping[str, object],
                      known: frozenset[str]) -> dict[str, object]:
     """The options that go into the request: those that are given and not None."""
@@ -144,8 +180,8 @@ def _checked_options(method: str, options: Mapping[str, object],
             value = _steering(value)
         elif name == 'json_schema':
             value = _json_schema(value)
-        elif name == 'attention_override' and not isinstance(value, Mapping):
-            raise TypeError(f'attention_override must be a dict such as {{"p": 5}}, not {value!r}')
+        elif name == 'attention_override':
+            value = _attention_override(value)
         values[name] = value
     given = [name for name in CONSTRAINTS if name in values and values[name] is not False]
     if len(given) > 1:

@@ -55,12 +55,27 @@ class CallOptions(TypedDict, total=False):
     timeout_s: float  # deadline of this call, retries included; default: the client's timeout_s
 
 
-class AttentionOverride(TypedDict, total=False):
-    """Another attention than the checkpoint's, with the names of config.json."""
+class AttentionPower(TypedDict, total=False):
+    """The power of the re-weighting: at most one of p, p_by_layer and p_by_head."""
 
-    p: float  # power of the re-weighting, (0, 1000]; default: the checkpoint's
+    p: float  # (0, 1000]
+    p_by_layer: Sequence[float]  # num_hidden_layers numbers
+    p_by_head: Sequence[float] | Sequence[Sequence[float]]  # of every layer, or a row for each
+
+
+class AttentionPowerStep(AttentionPower, total=False):
+    """Another power for tokens that attend to at least min_keys keys, their own included."""
+
+    min_keys: int  # >= 2; required
+
+
+class AttentionOverride(AttentionPower, total=False):
+    """Another attention than the checkpoint's, with the names of config.json. No power: the
+    checkpoint's."""
+
     kind: str  # of every layer: 'lssar', 'lssa', 'softmax', ...; default: each layer's own
     phi: str  # of kind 'phi'
+    p_by_length: Sequence[AttentionPowerStep]  # min_keys rises; at most 64
 
 
 class Steering(TypedDict, total=False):
