@@ -113,6 +113,16 @@ template Argument ArgumentParser::AddFunction(const std::string&,
                                               const std::function<void(const float&)>&,
                                               const std::string&);
 
+Argument ArgumentParser::AddRead(const std::string& name,
+                                 const std::function<absl::Status(const std::string&)>& read,
+                                 const std::string& about) {
+  const std::function<void(const std::string&)> assign = [read](const std::string& text) {
+    const absl::Status status = read(text);
+    if (!status.ok()) throw CLI::ValidationError(std::string(status.message()));
+  };
+  return Argument(app_->add_option_function<std::string>(name, assign, about));
+}
+
 Argument ArgumentParser::AddSwitch(const std::string& name, bool& value, const std::string& about) {
   return Argument(app_->add_flag(name, value, about));
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace CLI {
 class App;
 class Option;
@@ -59,6 +61,10 @@ class ArgumentParser {
   template <typename T>
   Argument AddFunction(const std::string& name, const std::function<void(const T&)>& assign,
                        const std::string& about);
+  // Calls `read` with each value; an error ends the parsing with its message.
+  Argument AddRead(const std::string& name,
+                   const std::function<absl::Status(const std::string&)>& read,
+                   const std::string& about);
   Argument AddSwitch(const std::string& name, bool& value, const std::string& about);
   // At the end of the help.
   void Footer(const std::string& text);

@@ -25,12 +25,16 @@ absl::Status CheckLengths(const LossOptions& options, size_t num_ids, int max_mo
   return absl::OkStatus();
 }
 
-// The first id of a row is its context, the others are the continuation.
-v1::ScoreRequest MakeRequest(const std::vector<int32_t>& ids, const LossAtLength& at,
-                             const SchedulingFlags& scheduling) {
+// Tokens of one call, where each is in the reply: 10 MB of it.
+constexpr int kPerTokenCallTokens = 65536;
+
+// Rows [first, end). The first id of a row is its context, the others are the continuation.
+v1::ScoreRequest MakeRequest(const std::vector<int32_t>& ids, const LossAtLength& at, int first,
+                             int end, const SchedulingFlags& scheduling) {
   v1::ScoreRequest request;
   FillScheduling(scheduling, &request);
-  for (int row_idx = 0; row_idx < at.num_rows; ++row_idx) {
+  request.set_per_token(!at.buckets.empty());
+  for (int row_idx = first; row_idx < end; ++row_idx) {
     const std::vector<int32_t> row = EvaluationRow(ids, at.length, at.num_rows, row_idx);
     v1::ScoreItem* item = request.add_items();
     item->mutable_context()->mutable_tokens()->add_ids(row[0]);
@@ -38,6 +42,36 @@ v1::ScoreRequest MakeRequest(const std::vector<int32_t>& ids, const LossAtLength
         row.begin() + 1, row.end() - (at.is_last_left_out ? 1 : 0));
   }
   return request;
+}
+
+// Buckets without losses, for rows of `num_scored` tokens.
+absl::StatusOr<std::vector<LossInBucket>> MakeBuckets(const std::vector<int>& starts,
+                                                      int num_scored) {
+  if (starts.empty()) return std::vector<LossInBucket>();
+  std::vector<LossInBucket> buckets = {{.first = 1}};
+  for (const int start : starts) {
+    if (start <= buckets.back().first || start > num_scored) {
+      return absl::InvalidArgumentError(StrCat("--buckets: ", start, " must be above ",
+                                               buckets.back().first, " and at most ", num_scored,
+                                               ", the scored tokens of a row"));
+    }
+    buckets.back().end = start;
+    buckets.push_back({.first = start});
+  }
+  buckets.back().end = num_scored + 1;
+  return buckets;
+}
+
+// Adds a row. tokens[i] is predicted from i + 1 tokens.
+void AddRow(const std::vector<v1::Token>& tokens, std::vector<LossInBucket>* buckets) {
+  for (LossInBucket& bucket : *buckets) {
+    double sum = 0;
+    for (int i = bucket.first; i < bucket.end; ++i) {
+      sum -= double{tokens.at(size_t(i - 1)).token().logprob()};
+    }
+    bucket.num_tokens += bucket.end - bucket.first;
+    bucket.row_losses.push_back(sum / (bucket.end - bucket.first));
+  }
 }
 
 // Enough to keep the engine's batch full.
@@ -68,16 +102,18 @@ void AddTokens(const RollingWindow& window, const std::vector<v1::Token>& tokens
   }
 }
 
-// The standard error of the mean of `values`; 0 for one value.
-double StandardError(const std::vector<double>& values, double mean) {
-  if (values.size() < 2) return 0;
-  double sum = 0;
-  for (const double value : values) sum += (value - mean) * (value - mean);
-  const double count = double(values.size());
-  return std::sqrt(sum / (count - 1) / count);
-}
-
 }  // namespace
+
+Mean MeanOf(const std::vector<double>& values) {
+  const double count = double(values.size());
+  Mean result;
+  for (const double value : values) result.mean += value / count;
+  if (values.size() < 2) return result;
+  double sum = 0;
+  for (const double value : values) sum += (value - result.mean) * (value - result.mean);
+  result.standard_error = std::sqrt(sum / (count - 1) / count);
+  return result;
+}
 
 int NumEvaluationRows(int length, int num_tokens) { return std::clamp(num_tokens / length, 1, 8); }
 
@@ -120,19 +156,28 @@ absl::StatusOr<LossByLength> MeasureLossByLength(Service* stub, const v1::GetInf
     at.num_rows = options.num_rows.value_or(NumEvaluationRows(length, options.num_tokens));
     at.is_last_left_out = length == served.max_model_len();
     const std::string note = StrCat(label, "length ", length);
+    ASSIGN_OR_RETURN(at.buckets,
+                     MakeBuckets(options.bucket_starts, at.is_last_left_out ? length - 1 : length));
     const auto on_score = [&](const v1::ContinuationScore&) { progress->Advance(length, note); };
-    v1::ScoreFinished finished;
-    ASSIGN_OR_RETURN(
-        const ScoredItems scored,
-        RunScore(stub, MakeRequest(ids, at, options.scheduling), interrupt, on_score, &finished));
-    for (const auto& item : scored) {
-      at.num_tokens += item[0].score.num_tokens();
-      at.row_losses.push_back(-item[0].score.logprob() / item[0].score.num_tokens());
-      at.loss += at.row_losses.back() / at.num_rows;
+    const int rows_per_call =
+        at.buckets.empty() ? at.num_rows : std::max(1, kPerTokenCallTokens / length);
+    for (int first = 0; first < at.num_rows; first += rows_per_call) {
+      v1::ScoreFinished finished;
+      const v1::ScoreRequest request = MakeRequest(
+          ids, at, first, std::min(at.num_rows, first + rows_per_call), options.scheduling);
+      ASSIGN_OR_RETURN(const ScoredItems scored,
+                       RunScore(stub, request, interrupt, on_score, &finished));
+      for (const auto& item : scored) {
+        at.num_tokens += item[0].score.num_tokens();
+        at.row_losses.push_back(-item[0].score.logprob() / item[0].score.num_tokens());
+        AddRow(item[0].tokens, &at.buckets);
+      }
+      result.receipt = std::move(*finished.mutable_receipt());
     }
-    at.standard_error = StandardError(at.row_losses, at.loss);
+    const Mean mean = MeanOf(at.row_losses);
+    at.loss = mean.mean;
+    at.standard_error = mean.standard_error;
     result.lengths.push_back(std::move(at));
-    result.receipt = std::move(*finished.mutable_receipt());
   }
   return result;
 }
@@ -148,6 +193,15 @@ nlohmann::ordered_json ToJson(const std::vector<LossAtLength>& lengths) {
                     {"row_losses", at.row_losses},
                     {"perplexity", std::exp(at.loss)},
                     {"is_last_left_out", at.is_last_left_out}});
+    for (const LossInBucket& bucket : at.buckets) {
+      const Mean loss = bucket.Loss();
+      json.back()["buckets"].push_back({{"first", bucket.first},
+                                        {"end", bucket.end},
+                                        {"num_tokens", bucket.num_tokens},
+                                        {"loss", loss.mean},
+                                        {"standard_error", loss.standard_error},
+                                        {"row_losses", bucket.row_losses}});
+    }
   }
   return json;
 }

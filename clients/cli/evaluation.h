@@ -34,6 +34,23 @@ int NumEvaluationRows(int length, int num_tokens = kEvaluationTokens);
 std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, int num_rows,
                                    int row_idx);
 
+// The mean of `values`, and its standard error from their spread; 0 for one value.
+struct Mean {
+  double mean = 0;
+  double standard_error = 0;
+};
+Mean MeanOf(const std::vector<double>& values);
+
+// Loss of the tokens before which the model reads `first` to `end` - 1 tokens of their row.
+struct LossInBucket {
+  int first = 0;
+  int end = 0;
+  int64_t num_tokens = 0;
+  std::vector<double> row_losses = {};  // mean of each row, nats per token
+
+  Mean Loss() const { return MeanOf(row_losses); }
+};
+
 struct LossAtLength {
   int length = 0;
   int num_rows = 0;
@@ -43,6 +60,7 @@ struct LossAtLength {
   std::vector<double> row_losses;  // of each row: two checkpoints are compared row by row
   // The served context is exactly `length` tokens: the last token of each row is not scored.
   bool is_last_left_out = false;
+  std::vector<LossInBucket> buckets = {};  // as LossOptions asks for them
 };
 
 // The token ids of --ids FILE or --text FILE. Requires one of the two.
@@ -57,6 +75,9 @@ struct LossOptions {
   std::optional<int> num_rows;  // nullopt: NumEvaluationRows of num_tokens
   int num_tokens = kEvaluationTokens;
   SchedulingFlags scheduling;
+  // Loss also by tokens read, in buckets: [1, first of these), ..., [last of these, length]. They
+  // rise, and are at most the scored tokens of a row. Empty: none.
+  std::vector<int> bucket_starts = {};
 };
 
 // Tokens of all rows together.
@@ -68,7 +89,8 @@ struct LossByLength {
 };
 
 // `progress` advances by tokens, NumLossTokens in all; `label` begins its note.
-// Errors  INVALID_ARGUMENT: a length over the served context or over the file; those of Score
+// Errors  INVALID_ARGUMENT: a length over the served context or over the file, or a bucket without
+//         tokens; those of Score
 absl::StatusOr<LossByLength> MeasureLossByLength(Service* stub, const v1::GetInfoReply& served,
                                                  const std::vector<int32_t>& ids,
                                                  const LossOptions& options,
@@ -76,7 +98,8 @@ absl::StatusOr<LossByLength> MeasureLossByLength(Service* stub, const v1::GetInf
                                                  Interrupt* interrupt);
 
 // {"length", "num_rows", "num_tokens", "loss", "standard_error", "row_losses", "perplexity",
-// "is_last_left_out"} of each.
+// "is_last_left_out"} of each; "buckets", where there are any, with {"first", "end", "num_tokens",
+// "loss", "standard_error", "row_losses"} of each.
 nlohmann::ordered_json ToJson(const std::vector<LossAtLength>& lengths);
 
 // Ids [first, scored) are context, [scored, end) are scored.

@@ -12,11 +12,14 @@
 #include "base/str_cat.h"
 #include "clients/cli/argument_parser.h"
 #include "clients/cli/input.h"
+#include "clients/cli/usage.h"
 #include "server/api/sampling_fields.h"
 
 namespace lssar::cli {
 namespace {
 
+constexpr double kMaxP = 1000;                             // of v1::AttentionOverride
+constexpr int kMaxKeys = 1 << 20;                          // of a context
 constexpr size_t kMaxSteeringFileBytes = size_t{1} << 22;  // a million numbers
 
 absl::Status AddLogitBiases(const std::vector<std::string>& entries, v1::Sampling* sampling) {
@@ -136,15 +139,62 @@ void AddSamplingGroup(ArgumentParser* parser, SamplingFlags* flags) {
 
 }  // namespace
 
+absl::StatusOr<std::vector<double>> ParsePowers(const std::string& flag, const std::string& list) {
+  std::vector<double> powers;
+  for (const absl::string_view entry : absl::StrSplit(list, ',')) {
+    double p = 0;
+    // NaN is in no range.
+    if (!absl::SimpleAtod(entry, &p) || !(p > 0 && p <= kMaxP)) {
+      return absl::InvalidArgumentError(StrCat(flag, ": '", entry, "' is not a number in (0, ",
+                                               kMaxP, "]; give a list such as 1,3,15"));
+    }
+    powers.push_back(p);
+  }
+  return powers;
+}
+
+absl::StatusOr<std::vector<PowerStep>> ParsePowerSteps(const std::string& flag,
+                                                       const std::string& list) {
+  std::vector<PowerStep> steps;
+  for (const absl::string_view entry : absl::StrSplit(list, ',')) {
+    const std::vector<std::string> parts = absl::StrSplit(entry, ':');
+    if (parts.size() != 2) {
+      return absl::InvalidArgumentError(StrCat(flag, ": '", entry,
+                                               "' has not the form N:P, a number of keys and a "
+                                               "power; give a list such as 256:10,1K:5"));
+    }
+    ASSIGN_OR_RETURN(const std::vector<int> keys, ParseCounts(flag, parts[0], 2, kMaxKeys));
+    ASSIGN_OR_RETURN(const std::vector<double> powers, ParsePowers(flag, parts[1]));
+    steps.push_back({.min_keys = keys.front(), .p = powers.front()});
+  }
+  return steps;
+}
+
 void AddSchedulingFlags(ArgumentParser* parser, SchedulingFlags* flags) {
   AddQueueFlags(parser, flags);
-  constexpr char kGroup[] =
+  static constexpr char kGroup[] =
       "Another attention (a server allows it with --allow-attention-override)";
   parser
       ->Add("--attention-p", flags->attention.p,
             "power of the re-weighting [over 0 to 1000; default: the checkpoint's]")
       .ValueName("P")
       .Group(kGroup);
+  // Reads a list with `parse` into `to`.
+  const auto add_list = [parser](const char* name, auto& to, auto parse, const char* about) {
+    const auto read = [name, &to, parse](const std::string& list) {
+      auto parsed = parse(name, list);
+      if (parsed.ok()) to = *std::move(parsed);
+      return parsed.status();
+    };
+    parser->AddRead(name, read, about).ValueName("LIST").Group(kGroup);
+  };
+  add_list("--attention-p-by-layer", flags->attention.p_by_layer, ParsePowers,
+           "in place of --attention-p: of each layer, such as 3,5,15");
+  add_list("--attention-p-by-head", flags->attention.p_by_head, ParsePowers,
+           "the same of each query head: of every layer, or those of layer 0, of layer 1, ...");
+  add_list("--attention-p-by-length", flags->attention.p_by_length, ParsePowerSteps,
+           "other powers of tokens that attend to N keys or more, as N:P, such as 256:10,1K:5 "
+           "[N from 2; 1K is 1024; up to 64]");
   parser
       ->Add("--attention-kind", flags->attention.kind,
             "lssar, lssa, softmax, ... as in config.json [default: the checkpoint's]")

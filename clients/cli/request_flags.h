@@ -18,14 +18,35 @@ namespace lssar::cli {
 
 class ArgumentParser;
 
+// Another power for tokens that attend to at least min_keys keys.
+struct PowerStep {
+  int min_keys = 0;
+  double p = 0;
+};
+
 // Another attention than the checkpoint's.
 struct AttentionFlags {
-  std::optional<double> p;
-  std::string kind;
-  std::string phi;
+  std::optional<double> p = {};
+  std::string kind = {};
+  std::string phi = {};
+  std::vector<double> p_by_layer = {};
+  std::vector<double> p_by_head = {};
+  std::vector<PowerStep> p_by_length = {};
 
-  bool IsSet() const { return p || !kind.empty() || !phi.empty(); }
+  bool IsSet() const {
+    return p || !kind.empty() || !phi.empty() || !p_by_layer.empty() || !p_by_head.empty() ||
+           !p_by_length.empty();
+  }
 };
+
+// "1,3,15".
+// Errors  INVALID_ARGUMENT: an entry is no number in (0, 1000]; names `flag` and the entry
+absl::StatusOr<std::vector<double>> ParsePowers(const std::string& flag, const std::string& list);
+
+// "256:10,1K:5": powers from 256 and from 1024 keys on.
+// Errors  INVALID_ARGUMENT: an entry has another form; names `flag` and the entry
+absl::StatusOr<std::vector<PowerStep>> ParsePowerSteps(const std::string& flag,
+                                                       const std::string& list);
 
 // Flags of every request.
 struct SchedulingFlags {
@@ -53,6 +74,13 @@ void FillScheduling(const SchedulingFlags& flags, Request* request) {
   if (flags.attention.p) change.set_p(*flags.attention.p);
   change.set_kind(flags.attention.kind);
   change.set_phi(flags.attention.phi);
+  for (const double p : flags.attention.p_by_layer) change.add_p_by_layer(p);
+  for (const double p : flags.attention.p_by_head) change.add_p_by_head(p);
+  for (const PowerStep& step : flags.attention.p_by_length) {
+    v1::AttentionPower& power = *change.add_p_by_length();
+    power.set_min_keys(step.min_keys);
+    power.set_p(step.p);
+  }
 }
 
 // Vectors that are added to the residual stream: "LAYER:FILE", "LAYER:FILE:SCALE" or

@@ -78,9 +78,88 @@ class SweepTest(unittest.TestCase):
         [value] = json.loads(done.stdout)['values']
         self.assertEqual(value['attention'], 'softmax_r p=5')
 
+    def test_best_p_by_tokens_read(self):
+        flags = '--ids', IDS, '--lengths', '256', '--rows', '3', '--json'
+        done = run('sweep', '--p', '3,15', '--buckets', '16,128', *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        swept = json.loads(done.stdout)
+        plain = json.loads(run('sweep', '--p', '3,15', *flags).stdout)
+        for value, other in zip(swept['values'], plain['values'], strict=True):
+            [at], [whole] = value['lengths'], other['lengths']
+            buckets = at.pop('buckets')
+            self.assertEqual(at, whole)
+            self.assertEqual([(each['first'], each['end']) for each in buckets],
+                             [(1, 16), (16, 128), (128, 257)])
+            self.assertEqual(sum(each['num_tokens'] for each in buckets), 3 * 256)
+            mean = sum(each['loss'] * each['num_tokens'] for each in buckets) / (3 * 256)
+            self.assertAlmostEqual(mean, whole['loss'], places=9)
+            value['buckets'] = buckets
+        best = swept['best']
+        self.assertEqual(best['uniform_p'], 15)
+        for i, bucket in enumerate(best['buckets']):
+            losses = {value['p']: value['buckets'][i]['loss'] for value in swept['values']}
+            self.assertEqual(bucket['p'], min(losses, key=losses.__getitem__))
+            self.assertAlmostEqual(bucket['gain'], losses[15] - losses[bucket['p']])
+            self.assertGreaterEqual(bucket['gain'], 0)
+
+    def test_steps_are_scored_as_one_function(self):
+        # No p is the best of both: random ids in front, where softer attention loses less.
+        flags = '--ids', IDS, '--lengths', '128', '--rows', '2', '--json'
+        table = json.loads(run('sweep', '--p', '2,15', '--buckets', '4,64', *flags).stdout)
+        best = table['best']
+        powers = [bucket['p'] for bucket in best['buckets']]
+        if len(set(powers)) == 1:
+            self.assertNotIn('steps', best)
+            self.assertEqual(best['flags'], f'--attention-p {powers[0]:g}')
+            return
+        own = json.loads(run('score', *flags, *best['flags'].split()).stdout)
+        [steps] = best['steps']['lengths']
+        steps.pop('buckets')
+        self.assertEqual([steps], own['lengths'])
+        self.assertIn('N>=', best['steps']['attention'])
+
+    def test_powers_of_score(self):
+        flags = '--ids', IDS, '--lengths', '128', '--rows', '1', '--json'
+        def loss(*more):
+            done = run('score', *flags, *more)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)['lengths'][0]['loss']
+        own = loss()
+        self.assertEqual(loss('--attention-p-by-layer', '15,15,15,15,15,15'), own)
+        self.assertEqual(loss('--attention-p-by-head', '15,15,15,15'), own)
+        self.assertEqual(loss('--attention-p-by-length', '129:3'), own)  # no row has 129 keys
+        self.assertEqual(loss('--attention-p', '3', '--attention-p-by-length', '2:15'), own)
+        self.assertEqual(loss('--attention-p-by-length', '2:3'), loss('--attention-p', '3'))
+        for change in (('--attention-p-by-layer', '15,15,15,15,15,3'),
+                       ('--attention-p-by-head', '15,15,15,3'),
+                       ('--attention-p-by-length', '64:3')):
+            self.assertNotEqual(loss(*change), own)
+
+    def test_table_of_buckets(self):
+        done = run('sweep', '--ids', IDS, '--lengths', '64', '--rows', '2', '--p', '3,15',
+                   '--buckets', '2,16')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r'(?m)^ *p +1 +2-15 +16-64 +64 +attention$')
+        self.assertRegex(done.stdout, r'(?m)^Best p by tokens read, in rows of 64; \+- is the '
+                                      r'standard error over 2 rows$')
+        self.assertRegex(done.stdout, r'(?m)^ *16-64 +\d+ +[0-9.]+ +-?[0-9.]+ \+- [0-9.]+$')
+
+    def test_figure_of_buckets(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, 'buckets.svg')
+            done = run('sweep', '--ids', IDS, '--lengths', '128', '--rows', '1', '--p', '3,15',
+                       '--buckets', '16,64', '--figure', str(path), **PYTHON)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn('tokens read before', path.read_text())
+
     def test_wrong_usage(self):
         for message, *arguments in (
                 ('give --ids FILE or --text FILE', ),
+                ("--buckets: '1' is not a whole number from 2", '--ids', IDS, '--buckets', '1'),
+                ('--buckets: 16 must be above 64', '--ids', IDS, '--lengths', '128', '--buckets',
+                 '64,16'),
+                ('--buckets: 129 must be above 1 and at most 128', '--ids', IDS, '--lengths',
+                 '128', '--buckets', '129'),
                 ("--p: '0' is not a number in (0, 1000]", '--ids', IDS, '--p', '1,0'),
                 ("--p: '' is not a number", '--ids', IDS, '--p', '3,'),
                 ('--lengths', '--ids', IDS, '--lengths', '4K'),
@@ -150,10 +229,35 @@ class PythonClientTest(unittest.TestCase):
             self.assertEqual(caught.exception.code, 'FAILED_PRECONDITION')
             with self.assertRaisesRegex(TypeError, 'attention_override must be a dict'):
                 client.score('The river', [' is'], attention_override=5)
+            self.check_powers(client)
             attention = client.attention('The river', layers=[-1], rows=[0, -1], statistics=True)
             self.assertEqual([head.head for head in attention.statistics], [0, 1, 2, 3])
             self.assertTrue(all(head.num_rows == 2 for head in attention.statistics))
             self.assertEqual(attention.rows, [])
+
+
+    def check_powers(self, client):
+        def attention(override):
+            with client.stream('The river', max_tokens=1, attention_override=override) as stream:
+                list(stream)
+            return stream.finished.receipt.attention
+        self.assertEqual(attention({'p_by_layer': range(1, 7)}),
+                         ', '.join(f'lssar p={p} ({p - 1})' for p in range(1, 7)))
+        self.assertEqual(attention({'p_by_head': (3, 5, 7, 9)}), 'lssar p=3/5/7/9')
+        rows = [[3, 5, 7, 9]] * 5 + [[1, 1, 1, 1]]
+        self.assertEqual(attention({'p_by_head': rows}), 'lssar p=3/5/7/9 (0-4), lssar p=1 (5)')
+        self.assertEqual(attention({'p': 3, 'p_by_length': [
+            {'min_keys': 8, 'p': 5}, {'min_keys': 64, 'p_by_head': [1, 2, 3, 4]}]}),
+            'lssar p=3 N>=8:5 N>=64:1/2/3/4')
+        for override, error, message in (
+                ({'p_by_layer': []}, ValueError, 'attention_override.p_by_layer is empty'),
+                ({'p_by_head': 5}, TypeError, 'attention_override.p_by_head must be a list'),
+                ({'p_by_length': [5]}, TypeError, 'p_by_length must be a list of dicts'),
+                ({'p_by_length': {'min_keys': 5}}, TypeError, 'p_by_length must be a list of'),
+                ({'p_by_length': [{'min_keys': 5, 'q': 3}]}, ValueError, 'attention_override is'),
+                ({'p_by_layer': [3, 5]}, LssarError, 'it must have num_hidden_layers = 6')):
+            with self.subTest(override), self.assertRaisesRegex(error, message):
+                client.score('The river', [' is'], attention_override=override)
 
 
 class VerifyTest(unittest.TestCase):

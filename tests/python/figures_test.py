@@ -164,6 +164,16 @@ class FigureTest(unittest.TestCase):
         figure = figures.sweep([('', {'values': [{'p': p, **losses(p)} for p in (1.0, 15.0)]})])
         self.assertEqual([text.get_text() for text in figure.axes[0].get_legend().texts],
                          ['p = 1', 'p = 15'])
+        buckets = [{'first': 1, 'end': 5, 'loss': 4}, {'first': 5, 'end': 17, 'loss': 3}]
+        value = {'p': 3.0, 'lengths': [{'buckets': buckets}]}
+        better = {'lengths': [{'buckets': [{**each, 'loss': 2.5} for each in buckets]}]}
+        figure = figures.sweep([('', {'values': [value], 'best': {
+            'buckets': [{'loss': 3.5}, {'loss': 3}], 'steps': better}})])
+        [line, steps] = figure.axes[0].lines
+        self.assertEqual(list(line.get_xdata()), [2, 5 ** 0.5 * 4])
+        self.assertEqual(list(line.get_ydata()), [0.5, 0])
+        self.assertEqual(list(steps.get_ydata()), [-1, -0.5])
+        self.assertEqual(steps.get_label(), 'steps')
         points = [{'rate': 1, 'ttft_ms': latencies(1, 3), 'itl_ms': None,
                    'e2e_ms': latencies(5, 9)}]
         figure = figures.bench([('', {'points': points})])

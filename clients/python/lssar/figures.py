@@ -6,7 +6,8 @@
     passkey     accuracy by length, with 95% intervals
     positions   loss by position, of `perplexity --json`
     ruler       score by length of each task, of `ruler --json`; of several files, their means
-    sweep       loss by length for each p, of `sweep --json`; one FILE
+    sweep       loss by length, or with --buckets by tokens read, for each p, of `sweep --json`; one
+                FILE
     bench       latencies by load, of `bench --json`
 
 OUT ends in .svg, .png, .pdf or .html. FILE `-` is standard input. Several files are several curves,
@@ -416,9 +417,45 @@ def positions(named: Named) -> Figure:
     return figure
 
 
+def sweep_buckets(name: str, document: JsonObject) -> Figure:
+    """Loss by tokens read above that of the best p of each bucket: a curve for each p, and one for
+    the step function."""
+    figure = Figure(figsize=(6.4, 3.8), layout='constrained')
+    axes = figure.subplots()
+    best = document['best']
+    if not isinstance(best, dict):
+        raise TypeError('best is no object')
+    curves = [(f"p = {number(value, 'p'):g}", value) for value in objects(document, 'values')]
+    steps = best.get('steps')
+    if isinstance(steps, dict):
+        curves.append(('steps', steps))
+    colours = matplotlib.colormaps['viridis']
+    least = [number(bucket, 'loss') for bucket in objects(best, 'buckets')]
+    for i, (label, value) in enumerate(curves):
+        at, = objects(value, 'lengths')
+        buckets = objects(at, 'buckets')
+        # The geometric mean of a bucket's ends, on a logarithmic axis.
+        x = [math.sqrt(number(each, 'first') * (number(each, 'end') - 1)) for each in buckets]
+        y = [number(each, 'loss') - low for each, low in zip(buckets, least)]
+        is_steps = value is steps
+        axes.plot(x, y, marker='o', label=label, linestyle='--' if is_steps else '-',
+                  color='black' if is_steps else colours(i / max(1, len(curves) - 1) * 0.9))
+    axes.set_xscale('log', base=2)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}'))
+    axes.set_yscale('symlog', linthresh=0.01)
+    axes.set_xlabel('tokens read before')
+    axes.set_ylabel('loss above the best p (nats per token)')
+    axes.set_title(name)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
+    return figure
+
+
 def sweep(named: Named) -> Figure:
-    """Loss by length, a curve for each p."""
+    """Loss by length, a curve for each p; with buckets by tokens read."""
     (name, document), = named
+    if 'best' in document:
+        return sweep_buckets(name, document)
     figure = Figure(figsize=(6.4, 3.8), layout='constrained')
     axes = figure.subplots()
     values = objects(document, 'values')
