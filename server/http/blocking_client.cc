@@ -183,9 +183,9 @@ bool JoinChunks(std::string* bytes, std::string* body) {
   }
 }
 
-// Reads "HTTP/1.1 200 OK" and the headers after it.
+// Reads "HTTP/1.1 200 OK", of HTTP/1.0 too, and the headers after it.
 bool ReadHead(std::string_view head, HttpReply* reply) {
-  if (!head.starts_with("HTTP/1.1 ")) return false;
+  if (!head.starts_with("HTTP/1.1 ") && !head.starts_with("HTTP/1.0 ")) return false;
   if (!absl::SimpleAtoi(std::string(head.substr(9, 3)), &reply->status)) return false;
   for (size_t begin = head.find("\r\n"); begin != std::string_view::npos;) {
     begin += 2;

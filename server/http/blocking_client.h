@@ -31,7 +31,7 @@ struct HttpTarget {
 
 // Sends one request on a connection of its own, and reads the whole answer; chunks are joined.
 // `headers` go out beside Host, Connection: close and Content-Length.
-// Errors  UNAVAILABLE: no connection, no TLS, no answer in time, or none that is HTTP/1.1
+// Errors  UNAVAILABLE: no connection, no TLS, no answer in time, or none that is HTTP/1.0 or 1.1
 absl::StatusOr<HttpReply> SendRequest(const HttpTarget& target, std::string_view method,
                                       std::string_view path,
                                       const std::vector<HttpHeader>& headers = {},
