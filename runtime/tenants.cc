@@ -66,9 +66,8 @@ void Tenants::CountUsage(std::span<const std::unique_ptr<SequenceGroup>> running
 void Tenants::EndStep(int64_t cost, int num_pages) {
   for (Tenant* const tenant : active_) tenant->service += cost * tenant->num_pages / num_pages;
   for (auto& [name, tenant] : tenants_) {
-    tenant.credit =
-        std::clamp(tenant.credit + ShareOf(step_cost_) - std::exchange(tenant.step_cost, 0),
-                   int64_t{0}, kMaxCreditSteps * step_cost_);
+    tenant.credit = std::clamp(tenant.credit + ShareOf(cost) - std::exchange(tenant.step_cost, 0),
+                               int64_t{0}, kMaxCreditSteps * step_cost_);
   }
 }
 

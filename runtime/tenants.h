@@ -73,7 +73,8 @@ class Tenants {
     tenant->step_cost += cost;
   }
   // A step of this cost: its tokens were charged to their tenants, and the pages of the pool are
-  // worth as much again. Whoever has taken less than an equal part gets the rest as credit.
+  // worth as much again. Whoever has taken less than an equal part of it gets the rest as credit,
+  // at the expense of the others.
   void EndStep(int64_t cost, int num_pages);
 
  private:
