@@ -27,23 +27,32 @@ absl::StatusOr<AttentionRow> AttentionWeights(const AttentionWeightsArgs& args, 
   RETURN_IF_ERROR(backend->CopyOut(q.data(), args.q + at, q.size() * sizeof(float)));
 
   // The KV head's blocks of K, in token order, as the pages of a pool of one layer and one head.
+  // fx16: of V too, which hold the low planes.
   KvLayout to = from;
   to.num_layers = to.num_kv_heads = 1;
   to.num_pages = from.PagesFor(num_keys);
   const size_t element_bytes = BytesOf(from.dtype);
   std::vector<std::byte> keys(to.PoolBytes());
+  std::vector<std::byte> values(from.dtype == DType::kFx16 ? to.ValuePoolBytes() : 0);
   std::vector<int32_t> pages(size_t(to.num_pages));
   std::iota(pages.begin(), pages.end(), 0);
+  const auto copy_block = [&](std::vector<std::byte>& blocks, size_t to_block, const void* pool,
+                              size_t from_block, size_t stride) {
+    return backend->CopyOut(&blocks[to_block * element_bytes],
+                            static_cast<const std::byte*>(pool) + from_block * element_bytes,
+                            stride * element_bytes);
+  };
   for (const int32_t page : pages) {
-    const size_t block = from.BlockIndex(args.layer, sequence.pages[size_t(page)], kv_head);
-    RETURN_IF_ERROR(
-        backend->CopyOut(&keys[to.BlockIndex(0, page, 0) * element_bytes],
-                         static_cast<const std::byte*>(args.kv.k) + block * element_bytes,
-                         from.BlockStride() * element_bytes));
+    const KvBlock block = from.Block(args.layer, sequence.pages[size_t(page)], kv_head);
+    const KvBlock copy = to.Block(0, page, 0);
+    RETURN_IF_ERROR(copy_block(keys, copy.k, args.kv.k, block.k, from.BlockStride()));
+    if (values.empty()) continue;
+    RETURN_IF_ERROR(copy_block(values, copy.v, args.kv.v, block.v, from.ValueBlockStride()));
   }
   const double slope = args.spec.has_alibi ? AlibiSlope(args.head, args.num_heads) : 0;
-  return ReferenceRow(args.spec, {.kv = {.layout = to, .k = keys.data()}, .pages = pages}, num_keys,
-                      args.spec.PowerOf(args.head, num_keys), slope, q.data());
+  return ReferenceRow(args.spec,
+                      {.kv = {.layout = to, .k = keys.data(), .v = values.data()}, .pages = pages},
+                      num_keys, args.spec.PowerOf(args.head, num_keys), slope, q.data());
 }
 
 }  // namespace lssar

@@ -9,7 +9,7 @@
 //   or [layer][head][page][slot][dim]     slot-major (cuda): a tensor core's operand holds
 //                                         neighbouring dims of a key, and a warp writes a key with
 //                                         one store
-//   V  [layer][head][page][slot][dim]     slot-major: a V row is one contiguous read
+//   V  [layer][head][page][slot][dim]     slot-major: a V row is one contiguous read (fx16: below)
 //
 // The pages of a head are adjacent, so a sequence with consecutive page ids is one stream per head.
 // Memory delivers 40% more of it than of pages in any other order (kernels/BENCHMARKS.md).
@@ -20,10 +20,11 @@
 // V is followed by its page_size scales in fp32, by slot.
 //
 // fx16: a key's element is a 16-bit integer times the scale of its token and head, in two planes of
-// an unsigned byte: 256 (high - 128) + (low - 128). A block of K is the high plane
-// [dim / 4][slot][dim % 4]: 16 keys of 4 dims are one vector of an instruction that multiplies
-// bytes; then the low plane [slot][dim]: a key is one contiguous read; then the page_size scales.
-// V is fp16, without scales. The order of K is the same on every backend.
+// an unsigned byte: 256 (high - 128) + (low - 128). The pool of K has what is read of every key: a
+// block is the high plane [dim / 4][slot][dim % 4], where 16 keys of 4 dims are one vector of an
+// instruction that multiplies bytes, and then the page_size scales. The pool of V has what is read
+// of few keys: a block is [slot], a token's low plane [dim] and then its value [dim] in fp16,
+// without a scale. The order is the same on every backend.
 #ifndef LSSAR_KERNELS_KV_LAYOUT_H_
 #define LSSAR_KERNELS_KV_LAYOUT_H_
 
@@ -43,6 +44,9 @@ inline constexpr int kMaxPageSize = 256;
 // of int32.
 inline constexpr int kMaxFixedHeadDim = 512;
 
+// fx16: bytes behind the last block of the pool of V that the read of a whole vector may touch.
+inline constexpr size_t kFixedReadAhead = 64;
+
 enum class KeyOrder : uint8_t { kDimMajor, kSlotMajor };
 
 // Where a (layer, head, page) begins in the pool of K and in that of V, in elements.
@@ -60,16 +64,24 @@ struct KvLayout {
   DType dtype = DType::kF16;
   KeyOrder key_order = KeyOrder::kDimMajor;
 
-  // Elements of one (layer, head, page) block of K, and of V.
-  constexpr size_t BlockElements() const { return size_t(page_size) * size_t(head_dim); }
+  // Bytes of one (layer, head, page) block of K, without scales.
+  constexpr size_t KeyBytes() const {
+    const size_t num_elements = size_t(page_size) * size_t(head_dim);
+    return num_elements * (dtype == DType::kFx16 ? 1 : BytesOf(dtype));
+  }
 
   // Elements from one block of K to the next: the block and its scales.
   constexpr size_t BlockStride() const {
-    return BlockElements() + (HasScales() ? size_t(page_size) * sizeof(float) / BytesOf(dtype) : 0);
+    return (KeyBytes() + (HasScales() ? size_t(page_size) * sizeof(float) : 0)) / BytesOf(dtype);
   }
   // The same in the pool of V.
   constexpr size_t ValueBlockStride() const {
-    return ValuesHaveScales() ? BlockStride() : BlockElements();
+    return ValuesHaveScales() ? BlockStride() : size_t(page_size) * ValueStride();
+  }
+  // Elements of the pool of V from one token of a block to the next.
+  // Requires  fx16: head_dim is even
+  constexpr size_t ValueStride() const {
+    return size_t(head_dim) + (dtype == DType::kFx16 ? size_t(head_dim) / 2 : 0);
   }
 
   // Elements from one head to the next, and from a layer's last head to the next layer's first.
@@ -92,22 +104,22 @@ struct KvLayout {
     return {BlockIndex(layer, page, head), ValueBlockIndex(layer, page, head)};
   }
 
-  // Index of an element inside its block, in elements.
+  // Index of an element inside its block, in elements. KeyIndex: not of fx16.
   constexpr size_t KeyIndex(int slot, int dim) const {
     return key_order == KeyOrder::kDimMajor ? size_t(dim) * size_t(page_size) + size_t(slot)
                                             : ValueIndex(slot, dim);
   }
   constexpr size_t ValueIndex(int slot, int dim) const {
-    return size_t(slot) * size_t(head_dim) + size_t(dim);
+    return size_t(slot + 1) * ValueStride() - size_t(head_dim) + size_t(dim);
   }
 
-  // Bytes from the start of a block of K to an element of a plane.
+  // Bytes to an element of a plane: from the start of a block of K, and of a block of V.
   // Requires  fx16
   constexpr size_t HighIndex(int slot, int dim) const {
     return size_t(dim / 4) * size_t(page_size) * 4 + size_t(slot) * 4 + size_t(dim % 4);
   }
   constexpr size_t LowIndex(int slot, int dim) const {
-    return BlockElements() + ValueIndex(slot, dim);
+    return size_t(slot) * ValueStride() * BytesOf(dtype) + size_t(dim);
   }
 
   // The type of V's elements.
@@ -119,16 +131,15 @@ struct KvLayout {
   // Bytes from a block's first element to the slot's scale, a float. The scales of 16 slots are one
   // cache line if head_dim is a multiple of 4.
   // Requires  the block has scales
-  constexpr size_t ScaleIndex(int slot) const {
-    return BlockElements() * BytesOf(dtype) + size_t(slot) * sizeof(float);
-  }
+  constexpr size_t ScaleIndex(int slot) const { return KeyBytes() + size_t(slot) * sizeof(float); }
 
   // Bytes of the K pool, and of the V pool.
   constexpr size_t PoolBytes() const {
     return size_t(num_layers) * size_t(num_kv_heads) * HeadStride() * BytesOf(dtype);
   }
   constexpr size_t ValuePoolBytes() const {
-    return size_t(num_layers) * size_t(num_kv_heads) * ValueHeadStride() * BytesOf(dtype);
+    return size_t(num_layers) * size_t(num_kv_heads) * ValueHeadStride() * BytesOf(dtype) +
+           (dtype == DType::kFx16 ? kFixedReadAhead : 0);
   }
   // Bytes of one page in both pools together, over all layers and heads.
   constexpr size_t PageBytes() const {

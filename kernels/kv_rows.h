@@ -87,7 +87,8 @@ inline KvRow KeyRow(const KvView& kv, const KvBlock& at, int slot) {
             .first = bytes + layout.HighIndex(slot, 0),
             .stride = layout.HighIndex(0, 4),
             .scale = scale,
-            .low = static_cast<uint8_t*>(kv.k) + bytes + layout.LowIndex(slot, 0)};
+            .low = static_cast<uint8_t*>(kv.v) + at.v * BytesOf(layout.dtype) +
+                   layout.LowIndex(slot, 0)};
   }
   return {.dtype = layout.dtype,
           .pool = kv.k,

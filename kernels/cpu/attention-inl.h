@@ -741,13 +741,14 @@ HWY_INLINE double WeighSurvivors(const RowWeighting& row, const ReweightPower& p
 // Where the values of a chunk are, in units of the smallest page.
 template <typename T>
 struct ChunkValues {
-  // The value of the chunk's key k begins at values[k / kMinPageSize] + k * head_dim, its scale is
+  // The value of the chunk's key k begins at values[k / kMinPageSize] + k * stride, its scale is
   // scales[k / kMinPageSize][k].
   const T* values[kChunkKeys / kMinPageSize];
   const float* scales[kChunkKeys / kMinPageSize];
+  size_t stride;
 
-  HWY_INLINE const T* Value(int32_t key, size_t head_dim) const {
-    return values[uint32_t(key) / kMinPageSize] + size_t(key) * head_dim;
+  HWY_INLINE const T* Value(int32_t key) const {
+    return values[uint32_t(key) / kMinPageSize] + size_t(key) * stride;
   }
   HWY_INLINE const float* Scale(int32_t key) const {
     return scales[uint32_t(key) / kMinPageSize] + key;
@@ -774,7 +775,7 @@ HWY_INLINE void SumSurvivors(const Survivors& list, const ChunkValues<T>& values
     if (weight == 0.0f) continue;
     const int32_t key = list.keys[i];
     if constexpr (kHasScales<T>) weight *= *values.Scale(key);
-    const T* from = values.Value(key, head_dim) + first_dim;
+    const T* from = values.Value(key) + first_dim;
     const ScoreVec w = hn::Set(d, weight);
     for (size_t v = 0; v < kVectors; ++v) {
       const ScoreVec value = kTail ? LoadWideFirst(from + v * kScoreLanes, head_dim - first_dim)

@@ -123,17 +123,16 @@ HWY_INLINE FixedIntVec AddFixedBytes(FixedIntVec sum,
 #endif
 
 // Dot products of kRows rows with the high plane of kVectors vectors of keys: emit(r, v, integers).
-// `quads`: of the rows' first dims; `quad_stride` from dims to the next dims. kStreams, ahead and
-// meanwhile: as in DotTile.
+// `quads`: of the rows' first dims; `quad_stride` from dims to the next dims. kStreams, meanwhile:
+// as in DotTile, but nothing is prefetched.
 template <size_t kRows, size_t kVectors, bool kStreams, class Meanwhile, class Emit>
 HWY_INLINE void HighDots(const uint64_t* HWY_RESTRICT quads, size_t quad_stride,
                          const std::array<int32_t, kRows>& offsets, size_t head_dim,
-                         const uint8_t* const* vectors, size_t stride, const uint8_t* const* ahead,
-                         const Meanwhile& meanwhile, const Emit& emit) {
+                         const uint8_t* const* vectors, size_t stride, const Meanwhile& meanwhile,
+                         const Emit& emit) {
   const FixedIntTag d_int;
   const size_t num_quads = head_dim / 4;
 #if HWY_TARGET == HWY_SCALAR
-  (void)ahead;
   for (size_t v = 0; v < kVectors; ++v) {
     for (size_t r = 0; r < kRows; ++r) {
       int64_t sum = offsets[r];
@@ -157,15 +156,9 @@ HWY_INLINE void HighDots(const uint64_t* HWY_RESTRICT quads, size_t quad_stride,
       second[r][v] = kMultipliesBytes ? hn::Set(d_int, offsets[r]) : hn::Zero(d_int);
     }
   }
-  constexpr size_t kVectorsOfLine = std::max<size_t>(1, 64 / (kScoreLanes * 4));
   const auto multiply = [&](size_t begin, size_t end) {
     for (size_t quad = begin; quad < end; ++quad) {
       const uint64_t* of_rows = quads + quad * quad_stride;
-      if constexpr (kStreams) {
-        for (size_t v = 0; v < kVectors; v += kVectorsOfLine) {
-          hwy::Prefetch(ahead[v] + quad * stride);
-        }
-      }
       if constexpr (kMultipliesBytes) {
         const auto* bytes = reinterpret_cast<const int32_t*>(of_rows);
         hn::Vec<decltype(d_byte)> k[kVectors];
@@ -242,8 +235,8 @@ HWY_INLINE void FixedTile(const Work<Fx16>& work, int first_row, const KeyTile<u
   for (size_t r = 0; r < kRows; ++r) offsets[r] = work.Fixed(first_row + int(r)).offset;
   const QuadRows quads = QuadsOf(work, first_row);
   HighDots<kRows, kVectors, kStreams>(
-      quads.first, quads.stride, offsets, work.HeadDim(), keys.vectors, keys.stride, keys.ahead,
-      meanwhile, [&](size_t r, size_t v, FixedIntVec dots) {
+      quads.first, quads.stride, offsets, work.HeadDim(), keys.vectors, keys.stride, meanwhile,
+      [&](size_t r, size_t v, FixedIntVec dots) {
         const ScoreVec scaled = hn::Mul(hn::ConvertTo(d, dots), hn::LoadU(d, keys.scales[v]));
         const float factor = work.Fixed(first_row + int(r)).high_factor;
         hn::StoreU(hn::Mul(scaled, hn::Set(d, factor)), d,
@@ -365,9 +358,9 @@ void AddLow(const Work<Fx16>& work, int row, int key, int count) {
   float* scores = work.values.Scores(row);
   for (int i = key; i < key + count; i += int(kLowBatch)) {
     const uint8_t* first = work.kv.LowKey(i);  // a vector of keys lies in one page
-    const size_t head_dim = work.HeadDim();
-    const auto low = [&](size_t lane) { return first + lane * head_dim; };
-    const FixedIntVec dots = LowDots<true>(fixed, work.FixedQuery(row), low, head_dim);
+    const size_t stride = work.kv.LowStride();
+    const auto low = [&](size_t lane) { return first + lane * stride; };
+    const FixedIntVec dots = LowDots<true>(fixed, work.FixedQuery(row), low, work.HeadDim());
     const ScoreVec scale = hn::LoadU(d, work.kv.KeyScales(i));
     hn::StoreU(WithLow(fixed.low_factor, hn::LoadU(d, scores + i), scale, dots), d, scores + i);
   }
@@ -409,7 +402,7 @@ void TransposeLow([[maybe_unused]] const Work<Fx16>& work, [[maybe_unused]] int 
 #if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
   const FixedIntTag d;
   const hn::Repartition<int64_t, FixedIntTag> d_pair;
-  const size_t head_dim = work.HeadDim();
+  const size_t head_dim = work.HeadDim(), stride = work.kv.LowStride();
   const int last = (work.item.MaxKeys() - 1) / int(kScoreLanes) * int(kScoreLanes);
   for (size_t v = 0; v < kTileVectors; ++v) {
     const uint8_t* keys = work.kv.LowKey(std::min(first_key + int(v * kScoreLanes), last));
@@ -421,7 +414,7 @@ void TransposeLow([[maybe_unused]] const Work<Fx16>& work, [[maybe_unused]] int 
         FixedIntVec row[4];
         for (size_t i = 0; i < 4; ++i) {
           row[i] =
-              hn::LoadU(d, reinterpret_cast<const int32_t*>(keys + (4 * g + i) * head_dim + dim));
+              hn::LoadU(d, reinterpret_cast<const int32_t*>(keys + (4 * g + i) * stride + dim));
         }
         const auto pairs = [&](size_t i, bool upper) {
           return hn::BitCast(d_pair, upper ? hn::InterleaveUpper(d, row[i], row[i + 1])
@@ -520,8 +513,7 @@ HWY_INLINE void AddLowTile(const Work<Fx16>& work, int first_row, const KeyTile<
   for (size_t v = 0; v < kVectors; ++v) vectors[v] = low + v * 4 * kScoreLanes;
   const QuadRows quads = QuadsOf(work, first_row);
   HighDots<kRows, kVectors, /*kStreams=*/false>(
-      quads.first, quads.stride, offsets, work.HeadDim(), vectors, 4 * kTileKeys, nullptr,
-      [](size_t) {},
+      quads.first, quads.stride, offsets, work.HeadDim(), vectors, 4 * kTileKeys, [](size_t) {},
       [&](size_t r, size_t v, FixedIntVec dots) {
         float* to = out + r * work.values.row_stride + v * kScoreLanes;
         const float factor = work.Fixed(first_row + int(r)).low_factor;
@@ -572,21 +564,21 @@ HWY_INLINE RefineRule RefineRuleOf(const Work<Fx16>& work, int row) {
 
 // Where the keys of a chunk are, in units of the smallest page.
 struct ChunkKeys {
-  ChunkKeys(const Work<Fx16>& work, int chunk) : head_dim(work.HeadDim()) {
+  ChunkKeys(const Work<Fx16>& work, int chunk) : low_stride(work.kv.LowStride()) {
     const int end = std::min(work.item.MaxKeys(), chunk + kChunkKeys);
     for (int key = chunk; key < end; key += kMinPageSize) {
       const int unit = (key - chunk) / kMinPageSize;
-      low[unit] = work.kv.LowKey(key) - Size(key - chunk) * head_dim;
+      low[unit] = work.kv.LowKey(key) - Size(key - chunk) * low_stride;
       scales[unit] = work.kv.KeyScales(key) - (key - chunk);
     }
   }
   // The low plane of the chunk's key `key`.
   HWY_INLINE const uint8_t* Low(int32_t key) const {
-    return low[uint32_t(key) / kMinPageSize] + size_t(key) * head_dim;
+    return low[uint32_t(key) / kMinPageSize] + size_t(key) * low_stride;
   }
   HWY_INLINE const float* Scale(size_t key) const { return scales[key / kMinPageSize] + key; }
 
-  size_t head_dim;
+  size_t low_stride;
   const uint8_t* low[kChunkKeys / kMinPageSize];
   const float* scales[kChunkKeys / kMinPageSize];
 };
@@ -653,7 +645,7 @@ HWY_INLINE float RefineList(const Work<Fx16>& work, int row, int chunk, const Ch
   for (size_t i = 0; i < list.count; i += kLowBatch) {
     const int32_t* batch = list.keys + i;
     const auto low = [&](size_t lane) { return chunk_keys.Low(batch[lane]); };
-    const FixedIntVec dots = LowDots<false>(fixed, q, low, chunk_keys.head_dim);
+    const FixedIntVec dots = LowDots<false>(fixed, q, low, work.HeadDim());
     const ScoreVec refined = WithLow(fixed.high_factor, hn::LoadU(d, list.scores + i),
                                      hn::LoadU(d, list.scales + i), dots);
     hn::StoreU(refined, d, scores + i);
@@ -717,7 +709,7 @@ void Refine(const Work<Fx16>& work, int split) {
         list(row, chunk, keys, candidates);
         for (size_t i = 0; i < candidates.count; ++i) {
           const uint8_t* low = keys.Low(candidates.keys[i]);
-          for (size_t at = 0; at < work.HeadDim(); at += 64) hwy::Prefetch(low + at);
+          for (size_t at = 0; at < work.HeadDim(); at += 64) PrefetchToL2(low + at);
         }
       }
       const int ready = chunk - kChunksAhead * kChunkKeys;
@@ -740,10 +732,10 @@ HWY_INLINE void FixedExactDots(const Work<Fx16>& work, int row, int key, double*
   };
   HighDots<1, kVectors, false>(
       quads.first, quads.stride, {fixed.offset}, work.HeadDim(), vectors, work.kv.KeyStride(),
-      nullptr, [](size_t) {}, store);
+      [](size_t) {}, store);
   for (int i = 0; i < kExactKeys; i += int(kLowBatch)) {
     const uint8_t* first = work.kv.LowKey(key + i);
-    const auto low = [&](size_t lane) { return first + lane * work.HeadDim(); };
+    const auto low = [&](size_t lane) { return first + lane * work.kv.LowStride(); };
     HWY_ALIGN int32_t low_dots[kLowBatch];
     hn::Store(LowDots<true>(fixed, work.FixedQuery(row), low, work.HeadDim()), FixedIntTag(),
               low_dots);

@@ -71,7 +71,31 @@ void FindTile(const KvHead<T>& kv, int first_key, int num_keys, const KeyOf<T>**
 
 // Prefetch distance of a decode step, in bytes of keys; measured (BENCHMARKS.md).
 template <typename T>
-constexpr size_t kBytesAhead = kKeysHaveScales<T> ? size_t{12} << 10 : size_t{8} << 10;
+constexpr size_t kBytesAhead = std::is_same_v<T, int8_t> ? size_t{12} << 10 : size_t{8} << 10;
+
+// True if the keys of a tile lie behind those before them in memory: the hardware prefetches them,
+// and faster than software.
+template <typename T>
+bool ContinuesStream(const KvHead<T>& kv, int first_key) {
+  for (size_t v = 0; v < kTileVectors; ++v) {
+    if (!kv.FollowsPage(first_key + int(v * kScoreLanes))) return false;
+  }
+  return kv.PageSize() <= int(kTileKeys);  // else dims of a page are between those of a tile
+}
+
+// Prefetches part `part` of `num_parts` of a tile's keys.
+template <typename T, class Prefetch>
+void PrefetchTile(size_t part, size_t num_parts, size_t head_dim, const KeyOf<T>* const* vectors,
+                  size_t stride, const Prefetch& prefetch) {
+  constexpr size_t kVectorBytes = kScoreLanes * kKeyElements<T> * sizeof(KeyOf<T>);
+  constexpr size_t kVectorsOfLine = std::max<size_t>(1, 64 / kVectorBytes);
+  const size_t num_strides = head_dim / kKeyElements<T>;
+  const size_t step = (num_strides + num_parts - 1) / num_parts;
+  const size_t end = std::min(num_strides, (part + 1) * step);
+  for (size_t dim = part * step; dim < end; ++dim) {
+    for (size_t v = 0; v < kTileVectors; v += kVectorsOfLine) prefetch(vectors[v] + dim * stride);
+  }
+}
 
 // Writes the dot products of kRows rows from first_row on with the tile's keys to scores +
 // first_key. kStreams: as in DotTile.
@@ -123,13 +147,26 @@ void ScoreDecodeTile(const Work<T>& work, int first_key, const Meanwhile& meanwh
   const size_t keys_ahead = std::max(size_t{1}, kBytesAhead<T> / tile_bytes) * kTileKeys;
   const KeyOf<T>* ahead[kTileVectors];
   const float* scales_ahead[kTileVectors];
-  FindTile(work.kv, first_key + int(keys_ahead), work.item.MaxKeys(), ahead, scales_ahead);
-  for (size_t v = 0; kKeysHaveScales<T> && v < kTileVectors; ++v) hwy::Prefetch(scales_ahead[v]);
+  const int first_ahead = first_key + int(keys_ahead);
+  FindTile(work.kv, first_ahead, work.item.MaxKeys(), ahead, scales_ahead);
   const KeyTile<KeyOf<T>> tile{.vectors = vectors,
                                .stride = work.kv.KeyStride(),
                                .scales = kKeysHaveScales<T> ? scales : nullptr,
                                .ahead = ahead};
-  DotDecodeGroup<true>(work, 0, first_key, tile, meanwhile);
+  if constexpr (kIsFixed<T>) {
+    const bool prefetches = first_ahead + int(kTileKeys) <= work.item.MaxKeys() &&
+                            !ContinuesStream(work.kv, first_ahead);
+    DotDecodeGroup<true>(work, 0, first_key, tile, [&](size_t v) {
+      meanwhile(v);
+      if (!prefetches) return;
+      PrefetchTile<T>(v, kTileVectors, work.HeadDim(), ahead, tile.stride,
+                      [](const uint8_t* at) { PrefetchToL2(at); });
+      PrefetchToL2(scales_ahead[v]);
+    });
+  } else {
+    for (size_t v = 0; kKeysHaveScales<T> && v < kTileVectors; ++v) hwy::Prefetch(scales_ahead[v]);
+    DotDecodeGroup<true>(work, 0, first_key, tile, meanwhile);
+  }
   for (int row = kGroupRows; row < work.item.num_rows; row += kGroupRows) {
     DotDecodeGroup<false>(work, row, first_key, tile, [](size_t) {});
   }
@@ -141,22 +178,6 @@ void ScoreDecodeTile(const Work<T>& work, int first_key, const Meanwhile& meanwh
 template <typename T>
 constexpr bool kWidensTile =
     !std::is_same_v<T, float> && !kIsFixed<T> && (HWY_TARGET > HWY_AVX3 || kHasScales<T>);
-
-// Prefetches part `part` of `num_parts` of a tile's keys.
-template <typename T>
-void PrefetchTile(size_t part, size_t num_parts, size_t head_dim, const KeyOf<T>* const* vectors,
-                  size_t stride) {
-  constexpr size_t kVectorBytes = kScoreLanes * kKeyElements<T> * sizeof(KeyOf<T>);
-  constexpr size_t kVectorsOfLine = std::max<size_t>(1, 64 / kVectorBytes);
-  const size_t num_strides = head_dim / kKeyElements<T>;
-  const size_t step = (num_strides + num_parts - 1) / num_parts;
-  const size_t end = std::min(num_strides, (part + 1) * step);
-  for (size_t dim = part * step; dim < end; ++dim) {
-    for (size_t v = 0; v < kTileVectors; v += kVectorsOfLine) {
-      hwy::Prefetch(vectors[v] + dim * stride);
-    }
-  }
-}
 
 // Writes the dot products of a group of rows with the tile's keys to scores + first_key.
 template <typename T, typename Key>
@@ -244,7 +265,8 @@ void ScoreBlockTile(const Work<T>& work, int first_key, [[maybe_unused]] float* 
   const float* const* tile_scales = kKeysHaveScales<T> ? scales : nullptr;
   const size_t num_groups = Size(work.item.PaddedRows() / kGroupRows);
   for (int row = 0; row < work.item.PaddedRows(); row += kGroupRows) {
-    PrefetchTile<T>(Size(row / kGroupRows), num_groups, head_dim, ahead, stride);
+    PrefetchTile<T>(Size(row / kGroupRows), num_groups, head_dim, ahead, stride,
+                    [](const KeyOf<T>* at) { hwy::Prefetch(at); });
     if constexpr (kIsFixed<T>) {
       if (TilesLow(work.item)) PrefetchLow(work, first_key + int(kTileKeys), row);
       if (HasBothPlanes(work.item, row)) {

@@ -55,6 +55,14 @@ HWY_INLINE void PrefetchValue(const T* value, const float* scale, size_t head_di
   for (size_t at = 0; at < head_dim * sizeof(T); at += 64) hwy::Prefetch(bytes + at);
 }
 
+// The same for the few survivors of a decode step.
+template <typename T>
+HWY_INLINE void PrefetchSurvivor(const T* value, const float* scale, size_t head_dim) {
+  if (kHasScales<T>) PrefetchToL2(scale);
+  const char* bytes = reinterpret_cast<const char*>(value);
+  for (size_t at = 0; at < head_dim * sizeof(T); at += 64) PrefetchToL2(bytes + at);
+}
+
 // ---- Kinds with a stage 2
 
 // The addresses of the chunk's values, as far as there are keys.
@@ -62,9 +70,10 @@ template <typename T>
 ChunkValues<ValueOf<T>> FindChunk(const Work<T>& work, int chunk) {
   const int end = std::min(work.item.MaxKeys(), chunk + kChunkKeys);
   ChunkValues<ValueOf<T>> found;
+  found.stride = work.kv.ValueStride();
   for (int key = chunk; key < end; key += kMinPageSize) {
     const int unit = (key - chunk) / kMinPageSize;
-    found.values[unit] = work.kv.Value(key) - Size(key - chunk) * work.HeadDim();
+    found.values[unit] = work.kv.Value(key) - Size(key - chunk) * found.stride;
     if constexpr (kHasScales<T>) found.scales[unit] = work.kv.ValueScales(key) - (key - chunk);
   }
   return found;
@@ -123,8 +132,8 @@ void ReweightDecodeRow(const Work<T>& work, int row, int split, int end) {
       const ChunkValues<ValueOf<T>> values = FindChunk(work, chunk);
       for (size_t i = 0; i < list.count; ++i) {
         const int32_t key = list.keys[i];
-        PrefetchValue(values.Value(key, work.HeadDim()),
-                      kHasScales<T> ? values.Scale(key) : nullptr, work.HeadDim());
+        PrefetchSurvivor(values.Value(key), kHasScales<T> ? values.Scale(key) : nullptr,
+                         work.HeadDim());
       }
       WeighList(work, row, split, chunk, list);
     }

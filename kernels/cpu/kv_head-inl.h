@@ -76,6 +76,10 @@ HWY_INLINE hn::Vec<D> LoadWideAs(D d, const int8_t* from) {
   return hn::ConvertTo(d, hn::PromoteTo(d_int, hn::LoadU(hn::Rebind<int8_t, D>(), from)));
 }
 
+// Prefetches to L2, not to L1. L1 has few buffers for misses and drops prefetches while all of them
+// are in use (24 on Zen 4); L2 takes many more (BENCHMARKS.md).
+HWY_INLINE void PrefetchToL2(const void* at) { __builtin_prefetch(at, /*rw=*/0, /*locality=*/2); }
+
 template <typename T>
 class KvHead {
  public:
@@ -95,15 +99,26 @@ class KvHead {
     return block + size_t(Slot(key)) * kKeyElements<T>;
   }
   bool InOnePage(int key, int other) const { return (key ^ other) >> page_shift_ == 0; }
+  // True if the key's page lies behind that of the keys before it.
+  bool FollowsPage(int key) const {
+    const int page = key >> page_shift_;
+    return page > 0 && pages_[page] == pages_[page - 1] + 1;
+  }
+  int PageSize() const { return layout_.page_size; }
   size_t KeyStride() const { return size_t(layout_.page_size) * kKeyElements<T>; }
   const ValueOf<T>* Value(int key) const {
     return reinterpret_cast<const ValueOf<T>*>(ValueBlock(key)) + layout_.ValueIndex(Slot(key), 0);
   }
 
-  // Fx16: the key in the low plane. 63 bytes behind it may be read: scales follow.
+  // Elements from a value to the next one of its page.
+  size_t ValueStride() const { return layout_.ValueStride(); }
+
+  // Fx16: the key in the low plane. The next key of its page is LowStride() bytes further. 63 bytes
+  // behind it may be read (kFixedReadAhead).
   const uint8_t* LowKey(int key) const {
-    return reinterpret_cast<const uint8_t*>(KeyBlock(key)) + layout_.LowIndex(Slot(key), 0);
+    return reinterpret_cast<const uint8_t*>(ValueBlock(key)) + layout_.LowIndex(Slot(key), 0);
   }
+  size_t LowStride() const { return layout_.LowIndex(1, 0); }
 
   // The scales of the key and of the later keys of its page. Null if elements have no scales.
   const float* KeyScales(int key) const {

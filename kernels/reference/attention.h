@@ -28,7 +28,7 @@ struct KvHeadView {
 };
 
 // One row over its first `num_keys` keys: ReferenceAttention multiplies the values by its weights.
-// Does not read head.kv.v. p: PowerOf the query head and num_keys. slope: its AlibiSlope, or 0.
+// Does not read values. p: PowerOf the query head and num_keys. slope: its AlibiSlope, or 0.
 // Shapes  q [head_dim]
 AttentionRow ReferenceRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, double p,
                           double slope, const float* q);

@@ -41,7 +41,8 @@ class Context {
               .page_size = kPageSize,
               .num_pages = (num_tokens + kPageSize - 1) / kPageSize,
               .dtype = dtype};
-    layout.num_layers = static_cast<int>(1 + kColdBytes / (2 * layout.PoolBytes()));
+    layout.num_layers =
+        static_cast<int>(1 + kColdBytes / (layout.PoolBytes() + layout.ValuePoolBytes()));
     k_ = *backend.Allocate(layout.PoolBytes());
     v_ = *backend.Allocate(layout.ValuePoolBytes());
     kv.k = k_->Address();
@@ -56,8 +57,8 @@ class Context {
     }
 
     // Random numbers for one layer, copied to the others.
-    const size_t key_bytes = layout.PoolBytes() / static_cast<size_t>(layout.num_layers);
-    const size_t value_bytes = layout.ValuePoolBytes() / static_cast<size_t>(layout.num_layers);
+    const size_t key_bytes = layout.BlockIndex(1, 0, 0) * BytesOf(dtype);
+    const size_t value_bytes = layout.ValueBlockIndex(1, 0, 0) * BytesOf(dtype);
     std::normal_distribution<float> normal(0, 1 / std::sqrt(static_cast<float>(kHeadDim)));
     std::vector<float> row(kHeadDim);
     const auto random_row = [&] {
@@ -151,14 +152,15 @@ void BM_Attention(benchmark::State& state) {
   state.counters["v_read"] = read;
   const double calls = static_cast<double>(state.iterations());
   if (num_rows == 1) {
+    // All of the pool of K, and the share of the pool of V. The heads of a group choose different
+    // random keys: V rows are counted for each of them, as far as there are rows.
     const KvLayout& layout = context.kv.layout;
-    const double head_bytes =
-        double(num_tokens) * double(layout.BlockStride() * BytesOf(dtype)) / kPageSize;
-    // The heads of a group choose different random keys: V rows are counted for each of them, as
-    // far as there are rows.
+    const double of_head = double(num_tokens) * double(BytesOf(dtype)) / kPageSize;
     const double value_heads = std::min(read * kNumHeads, double(num_kv_heads));
-    state.counters["GB/s"] = benchmark::Counter(
-        calls * head_bytes * (num_kv_heads + value_heads) / 1e9, benchmark::Counter::kIsRate);
+    const double num_bytes = of_head * (double(layout.BlockStride()) * num_kv_heads +
+                                        double(layout.ValueBlockStride()) * value_heads);
+    state.counters["GB/s"] =
+        benchmark::Counter(calls * num_bytes / 1e9, benchmark::Counter::kIsRate);
   } else {
     // Multiply-adds of q k^T and of w v under the causal mask.
     const double pairs = (double(num_tokens) - (num_rows - 1) / 2.0) * num_rows * kNumHeads;

@@ -129,10 +129,14 @@ absl::Status BenchModel::FinishStep(const ForwardBatch& batch) {
 
 AttentionStats BenchModel::TakeStats() { return std::exchange(stats_, {}); }
 
-int64_t BenchModel::KeyBytesPerToken() const {
+double BenchModel::KeyRowBytes() const {
   const KvLayout& layout = pool_.view.layout;
-  return int64_t(layout.BlockStride() * BytesOf(layout.dtype)) * layout.num_kv_heads *
-         layout.num_layers / layout.page_size;
+  return double(layout.BlockStride() * BytesOf(layout.dtype)) / layout.page_size;
+}
+
+double BenchModel::ValueRowBytes() const {
+  const KvLayout& layout = pool_.view.layout;
+  return double(layout.ValueBlockStride() * BytesOf(layout.dtype)) / layout.page_size;
 }
 
 }  // namespace lssar::bench

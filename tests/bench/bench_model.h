@@ -53,8 +53,9 @@ class BenchModel {
   AttentionStats TakeStats();
   // Time and bytes of each op in the steps since the last call.
   OpCosts TakeCosts() { return backend_->TakeCosts(); }
-  // Bytes of one cached token's K (or V) in all layers, scales included.
-  int64_t KeyBytesPerToken() const;
+  // Bytes of a token in one layer and head of the pools of K and of V, scales included.
+  double KeyRowBytes() const;
+  double ValueRowBytes() const;
 
  private:
   BenchModel() = default;

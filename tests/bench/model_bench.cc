@@ -432,12 +432,11 @@ class Runner {
   // fewer than are read.
   void SetDecodeWork(Figure& figure, const BenchModel& model, const AttentionStats& stats) {
     const ModelConfig& c = model.Config();
-    const double head_row = double(model.KeyBytesPerToken()) / c.num_hidden_layers / c.NumKvHeads();
     const double group_size = double(c.num_attention_heads) / c.NumKvHeads();
     for (const OpCost& op : figure.samples[0].ops) figure.weights_work += double(op.weight_bytes);
-    figure.attention_work =
-        (double(stats.num_value_rows) / group_size + double(stats.num_value_rows_read)) * head_row /
-        flags_.num_repeats;
+    figure.attention_work = (double(stats.num_value_rows) / group_size * model.KeyRowBytes() +
+                             double(stats.num_value_rows_read) * model.ValueRowBytes()) /
+                            flags_.num_repeats;
     figure.value_rows_read =
         double(stats.num_value_rows_read) / double(std::max<int64_t>(1, stats.num_value_rows));
   }

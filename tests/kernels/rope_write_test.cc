@@ -78,20 +78,19 @@ Written WriteCase(Backend& backend, const RopeCase& c) {
                        .num_pages = kNumPages,
                        .dtype = c.dtype}};
   LSSAR_CHECK(backend.FitLayout(kv.layout).ok());
-  const size_t num_bytes = kv.layout.PoolBytes();
-  std::vector<char> host_k(num_bytes), host_v(num_bytes);
+  std::vector<char> host_k(kv.layout.PoolBytes()), host_v(kv.layout.ValuePoolBytes());
   const KvView host{.layout = kv.layout, .k = host_k.data(), .v = host_v.data()};
   const std::vector<float> untouched(static_cast<size_t>(c.head_dim), kUntouched);
   ForEachSlot(host, [&](const KvRow& key, const KvRow& value) {
     key.Store(untouched);
     value.Store(untouched);
   });
-  const std::unique_ptr<Buffer> k = *backend.Allocate(num_bytes);
-  const std::unique_ptr<Buffer> v = *backend.Allocate(num_bytes);
+  const std::unique_ptr<Buffer> k = *backend.Allocate(host_k.size());
+  const std::unique_ptr<Buffer> v = *backend.Allocate(host_v.size());
   kv.k = k->Address();
   kv.v = v->Address();
-  LSSAR_CHECK(backend.CopyIn(kv.k, host.k, num_bytes).ok());
-  LSSAR_CHECK(backend.CopyIn(kv.v, host.v, num_bytes).ok());
+  LSSAR_CHECK(backend.CopyIn(kv.k, host.k, host_k.size()).ok());
+  LSSAR_CHECK(backend.CopyIn(kv.v, host.v, host_v.size()).ok());
 
   std::vector<float> qkv = RandomFloats(kRows * row_floats, 1);
   for (size_t i = 0; i < qkv.size(); ++i) {
@@ -130,8 +129,8 @@ Written WriteCase(Backend& backend, const RopeCase& c) {
                      .kv = kv,
                      .q = q.Address()});
   EXPECT_TRUE(backend.Synchronize().ok());
-  LSSAR_CHECK(backend.CopyOut(host.k, kv.k, num_bytes).ok());
-  LSSAR_CHECK(backend.CopyOut(host.v, kv.v, num_bytes).ok());
+  LSSAR_CHECK(backend.CopyOut(host.k, kv.k, host_k.size()).ok());
+  LSSAR_CHECK(backend.CopyOut(host.v, kv.v, host_v.size()).ok());
   Written written{.q = q.Values(), .k = {}, .v = {}, .k_steps = {}};
   ForEachSlot(host, [&](const KvRow& key, const KvRow& value) {
     for (int dim = 0; dim < c.head_dim; ++dim) {

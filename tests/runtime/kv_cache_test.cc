@@ -71,9 +71,9 @@ TEST(KvCache, CountsTheScalesOfInt8) {
 
 TEST(KvCache, CountsTheTwoPlanesAndTheScalesOfFx16) {
   MemoryBackend backend;
-  // A page: 2 layers x 3 heads x 16 tokens x (8 dims of 2 bytes and a scale of K; 8 of V).
-  constexpr int64_t kHeads = 2 * 3, kKeyBytes = kHeads * 16 * (2 * 8 + 4);
-  constexpr int64_t kValueBytes = kHeads * 16 * 2 * 8;
+  // A page: 2 layers x 3 heads x 16 tokens x (8 high bytes and a scale; 8 low bytes and 8 of V).
+  constexpr int64_t kHeads = 2 * 3, kKeyBytes = kHeads * 16 * (8 + 4);
+  constexpr int64_t kValueBytes = kHeads * 16 * (8 + 2 * 8);
   EngineOptions options{.max_model_len = 100, .page_size = 16, .kv_cache_dtype = DType::kFx16};
   options.kv_cache_bytes = 11 * (kKeyBytes + kValueBytes) - 1;
   const auto cache = KvCache::Create(SmallConfig(), options, &backend);
@@ -81,12 +81,17 @@ TEST(KvCache, CountsTheTwoPlanesAndTheScalesOfFx16) {
   const KvLayout& layout = (*cache)->Layout();
   EXPECT_EQ(layout.num_pages, 10);
   EXPECT_EQ(layout.PoolBytes(), size_t{10 * kKeyBytes});
-  EXPECT_EQ(layout.ValuePoolBytes(), size_t{10 * kValueBytes});
+  EXPECT_EQ(layout.ValuePoolBytes(), size_t{10 * kValueBytes} + kFixedReadAhead);
   // The last scale of the last block is the pool's last float.
   EXPECT_EQ(layout.BlockIndex(1, 9, 2) * 2 + layout.ScaleIndex(15) + sizeof(float),
             layout.PoolBytes());
-  EXPECT_EQ(layout.HighIndex(15, 7) + 1, layout.LowIndex(0, 0));
-  EXPECT_EQ(layout.LowIndex(15, 7) + 1, layout.ScaleIndex(0));
+  EXPECT_EQ(layout.HighIndex(15, 7) + 1, layout.ScaleIndex(0));
+  // A token's low plane, its value, the next token; the last value is the end of the block.
+  EXPECT_EQ(layout.LowIndex(15, 7) + 1, layout.ValueIndex(15, 0) * 2);
+  EXPECT_EQ(layout.ValueIndex(14, 7) * 2 + 2, layout.LowIndex(15, 0));
+  EXPECT_EQ(layout.ValueIndex(15, 7) + 1, layout.ValueBlockStride());
+  EXPECT_EQ((layout.ValueBlockIndex(1, 9, 2) + layout.ValueBlockStride()) * 2 + kFixedReadAhead,
+            layout.ValuePoolBytes());
 }
 
 TEST(KvCache, RefusesFx16ForOtherKindsByName) {
