@@ -103,9 +103,10 @@ void FixQueries(const Work<Fx16>& work) {
 
 // ---- The high plane
 
-// Vectors of keys that kRows rows process together.
+// Vectors of keys that kRows rows process together. With AVX-512, up to 3 rows process a whole
+// tile: its lines are read in order, as the hardware prefetcher needs.
 template <size_t kRows>
-constexpr size_t kFixedVectors = HWY_TARGET <= HWY_AVX3 ? (kRows <= 2 ? 4 : 2)
+constexpr size_t kFixedVectors = HWY_TARGET <= HWY_AVX3 ? (kRows <= 3 ? kTileVectors : 2)
                                  : kRows == 1           ? std::min<size_t>(kTileVectors, 4)
                                                         : 1;
 

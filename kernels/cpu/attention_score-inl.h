@@ -127,7 +127,13 @@ template <bool kStreams, typename T, class Meanwhile>
 void DotDecodeGroup(const Work<T>& work, int first_row, int first_key,
                     const KeyTile<KeyOf<T>>& tile, const Meanwhile& meanwhile) {
   static_assert(kGroupRows == 4);
-  switch (work.item.GroupRows(first_row)) {
+  const int num_rows = work.item.GroupRows(first_row);
+  if (kIsFixed<T> && HWY_TARGET <= HWY_AVX3 && num_rows == 4) {  // for kFixedVectors
+    DotDecodeTile<2, kStreams>(work, first_row, first_key, tile, meanwhile);
+    DotDecodeTile<2, false>(work, first_row + 2, first_key, tile, [](size_t) {});
+    return;
+  }
+  switch (num_rows) {
     case 1: return DotDecodeTile<1, kStreams>(work, first_row, first_key, tile, meanwhile);
     case 2: return DotDecodeTile<2, kStreams>(work, first_row, first_key, tile, meanwhile);
     case 3: return DotDecodeTile<3, kStreams>(work, first_row, first_key, tile, meanwhile);
