@@ -32,6 +32,7 @@ class AnswerCodec : public HttpCodec {
       ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
       ASSIGN_OR_RETURN(request_, Read(body));
     }
+    KeepSchemaOrder(request.body, request_.completion.constraint, &request_.completion.prompts);
     method_.prompts = std::exchange(request_.completion.prompts, {});
     method_.default_max_tokens = request_.completion.max_tokens;
     return absl::OkStatus();
@@ -48,6 +49,7 @@ class AnswerCodec : public HttpCodec {
     return context->HoldReply(num_logprobs * ChatLogprobs::kBytesPerLogprob);
   }
 
+  std::string ConstraintField() const final { return request_.completion.constraint.name; }
   bool IsStream() const final { return request_.completion.stream; }
 
   void OnReply(int /*prompt*/, Message& message) final {
@@ -152,7 +154,13 @@ class ResponseCodec final : public AnswerCodec {
     return ReadResponse(body);
   }
 
-  bool IsCut() const { return Finish() == v1::FINISH_REASON_LENGTH; }
+  // A text that its format allows nothing more of has not become one that fits.
+  bool IsCut() const {
+    return Finish() == v1::FINISH_REASON_LENGTH || Finish() == v1::FINISH_REASON_DEAD_END;
+  }
+  std::string_view CutReason() const {
+    return Finish() == v1::FINISH_REASON_DEAD_END ? "dead_end" : "max_output_tokens";
+  }
   std::string ItemId() const { return "msg_" + Context().RequestId(); }
 
   // The text as a part of the message.
@@ -183,16 +191,15 @@ class ResponseCodec final : public AnswerCodec {
         "{\"id\":\"resp_", Context().RequestId(),
         "\",\"object\":\"response\",\"created_at\":", created_, ",\"status\":\"", status,
         "\",\"background\":false,\"error\":", error, ",\"incomplete_details\":",
-        status == "incomplete" ? "{\"reason\":\"max_output_tokens\"}" : "null",
+        status == "incomplete" ? StrCat("{\"reason\":\"", CutReason(), "\"}") : "null",
         ",\"instructions\":", Request().instructions,
         ",\"max_output_tokens\":", Request().max_output_tokens,
         ",\"max_tool_calls\":null,\"metadata\":", Request().metadata,
         ",\"model\":", JsonString(ModelName()), ",\"output\":[", output,
         "],\"parallel_tool_calls\":false,\"previous_response_id\":null,\"reasoning\":{\"effort\":"
         "null,\"summary\":null},\"service_tier\":\"default\",\"store\":false,\"temperature\":",
-        NumberJson(Sampling().temperature),
-        ",\"text\":{\"format\":{\"type\":\"text\"}},\"tool_choice\":\"none\",\"tools\":[],"
-        "\"top_logprobs\":",
+        NumberJson(Sampling().temperature), ",\"text\":{\"format\":", Request().text_format,
+        "},\"tool_choice\":\"none\",\"tools\":[],\"top_logprobs\":",
         std::max(0, Request().completion.num_logprobs), ",\"top_p\":", NumberJson(Sampling().top_p),
         ",\"truncation\":\"disabled\"", end, "}");
   }

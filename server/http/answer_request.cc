@@ -111,19 +111,14 @@ absl::StatusOr<bool> ReadInclude(const Json* include) {
   return has_logprobs;
 }
 
-// {"format": {"type": "text"}}
-absl::Status CheckTextConfig(const Json* text) {
+// `text`: {"format": {"type": "json_schema", "name": "...", "schema": {...}}}
+absl::Status ReadTextConfig(const Json* text, AnswerRequest* request, v1::GenerateRequest* shared) {
   if (text == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(*text, "text"));
   RETURN_IF_ERROR(CheckFields(kTextConfig, fields));
-  const Json* format = fields.Find("format");
-  if (format == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const BodyFields format_fields, BodyFields::Of(*format, "text.format"));
-  ASSIGN_OR_RETURN(const std::optional<std::string> type, format_fields.String("type"));
-  if (type == "text") return absl::OkStatus();
-  return FieldError("text.format.type",
-                    StrCat("is ", Quote(type.value_or("")),
-                           "; it must be \"text\": this path does not constrain the output"));
+  ASSIGN_OR_RETURN(request->completion.constraint, ReadTextFormat(fields, shared));
+  if (const Json* format = fields.Find("format")) request->text_format = format->dump();
+  return CheckConstraintBytes(request->completion.constraint, *shared, /*num_prompts=*/1);
 }
 
 }  // namespace
@@ -149,7 +144,7 @@ absl::StatusOr<AnswerRequest> ReadResponse(const Json& body) {
     completion.num_logprobs = Clamped(top.value_or(0));
     shared.set_logprobs(completion.num_logprobs);
   }
-  RETURN_IF_ERROR(CheckTextConfig(fields.Find("text")));
+  RETURN_IF_ERROR(ReadTextConfig(fields.Find("text"), &request, &shared));
   if (const Json* metadata = fields.Find("metadata")) {
     RETURN_IF_ERROR(BodyFields::Of(*metadata, "metadata").status());
     request.metadata = metadata->dump();

@@ -20,6 +20,7 @@ struct AnswerRequest {
   std::vector<std::string> stop_sequences;  // /v1/messages: those that the client has sent
   // /v1/responses: what the reply repeats, as JSON.
   std::string instructions = "null", metadata = "{}", max_output_tokens = "null";
+  std::string text_format = R"({"type":"text"})";
 };
 
 // Errors  as of openai_request.h

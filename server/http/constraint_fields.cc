@@ -96,30 +96,29 @@ class ConstraintReader {
 
   absl::Status ReadResponseFormat(const Json& value) {
     ASSIGN_OR_RETURN(const BodyFields format, BodyFields::Of(value, "response_format"));
-    ASSIGN_OR_RETURN(const std::optional<std::string> type, format.String("type"));
-    if (!type) return FieldError("response_format.type", "is missing");
-    RETURN_IF_ERROR(CheckNames(format, {"type", type == "json_schema" ? "json_schema" : ""}));
-    if (*type == "text") return absl::OkStatus();
-    if (*type == "json_object") {
-      return Set(Kind::kJsonObject, {}, "response_format", Json(true));
+    ASSIGN_OR_RETURN(const std::string type, ReadType(format));
+    if (type != "json_schema") {
+      RETURN_IF_ERROR(CheckNames(format, {"type"}));
+      return SetWithoutSchema(type, "response_format");
     }
-    if (*type != "json_schema") {
-      return FieldError(
-          "response_format.type",
-          StrCat("is ", Quote(*type), "; it must be \"text\", \"json_object\" or \"json_schema\""));
-    }
+    RETURN_IF_ERROR(CheckNames(format, {"type", "json_schema"}));
     const std::string name = "response_format.json_schema";
     const Json* object = format.Find("json_schema");
     if (object == nullptr) return FieldError(name, "is missing");
     ASSIGN_OR_RETURN(const BodyFields schema, BodyFields::Of(*object, name));
     RETURN_IF_ERROR(CheckNames(schema, {"name", "description", "schema", "strict"}));
-    RETURN_IF_ERROR(schema.String("name").status());
-    RETURN_IF_ERROR(schema.String("description").status());
-    RETURN_IF_ERROR(schema.Bool("strict").status());  // the schema is enforced in any case
-    const Json* text = schema.Find("schema");
-    if (text == nullptr) return FieldError(name + ".schema", "is missing");
-    return Set(Kind::kJsonSchema, {"response_format", "json_schema", "schema"}, name + ".schema",
-               *text);
+    return SetSchema(schema, {"response_format", "json_schema", "schema"});
+  }
+
+  absl::Status ReadTextFormat(const Json& value) {
+    ASSIGN_OR_RETURN(const BodyFields format, BodyFields::Of(value, "text.format"));
+    ASSIGN_OR_RETURN(const std::string type, ReadType(format));
+    if (type != "json_schema") {
+      RETURN_IF_ERROR(CheckNames(format, {"type"}));
+      return SetWithoutSchema(type, "text.format");
+    }
+    RETURN_IF_ERROR(CheckNames(format, {"type", "name", "description", "schema", "strict"}));
+    return SetSchema(format, {"text", "format", "schema"});
   }
 
   absl::Status ReadStructuredOutputs(const Json& value) {
@@ -146,6 +145,33 @@ class ConstraintReader {
   }
 
  private:
+  // "text", "json_object" or "json_schema".
+  static absl::StatusOr<std::string> ReadType(const BodyFields& format) {
+    ASSIGN_OR_RETURN(std::optional<std::string> type, format.String("type"));
+    if (!type) return FieldError(format.Name("type"), "is missing");
+    if (*type != "text" && *type != "json_object" && *type != "json_schema") {
+      return FieldError(
+          format.Name("type"),
+          StrCat("is ", Quote(*type), "; it must be \"text\", \"json_object\" or \"json_schema\""));
+    }
+    return *std::move(type);
+  }
+
+  absl::Status SetWithoutSchema(std::string_view type, const std::string& name) {
+    if (type == "text") return absl::OkStatus();
+    return Set(Kind::kJsonObject, {}, name, Json(true));
+  }
+
+  // `object`: with name, description, schema and strict. `path`: of its schema.
+  absl::Status SetSchema(const BodyFields& object, std::vector<std::string> path) {
+    RETURN_IF_ERROR(object.String("name").status());
+    RETURN_IF_ERROR(object.String("description").status());
+    RETURN_IF_ERROR(object.Bool("strict").status());  // the schema is enforced in any case
+    const Json* schema = object.Find("schema");
+    if (schema == nullptr) return FieldError(object.Name("schema"), "is missing");
+    return Set(Kind::kJsonSchema, std::move(path), object.Name("schema"), *schema);
+  }
+
   // An unknown name could mean another constraint.
   static absl::Status CheckNames(const BodyFields& object,
                                  std::initializer_list<std::string_view> names) {
@@ -176,6 +202,13 @@ absl::StatusOr<ConstraintField> ReadConstraint(const BodyFields& fields,
       RETURN_IF_ERROR(reader.Set(kind, {std::string(field)}, std::string(field), *value));
     }
   }
+  return reader.Field();
+}
+
+absl::StatusOr<ConstraintField> ReadTextFormat(const BodyFields& text,
+                                               v1::GenerateRequest* request) {
+  ConstraintReader reader(request);
+  if (const Json* format = text.Find("format")) RETURN_IF_ERROR(reader.ReadTextFormat(*format));
   return reader.Field();
 }
 

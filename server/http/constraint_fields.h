@@ -1,5 +1,6 @@
-// The fields of a body that constrain its text: OpenAI's response_format, vLLM's structured_outputs
-// and guided_*, SGLang's json_schema, regex and ebnf, llama.cpp's json_schema and grammar.
+// The fields of a body that constrain its text: OpenAI's response_format and text.format, vLLM's
+// structured_outputs and guided_*, SGLang's json_schema, regex and ebnf, llama.cpp's json_schema
+// and grammar.
 #ifndef LSSAR_SERVER_HTTP_CONSTRAINT_FIELDS_H_
 #define LSSAR_SERVER_HTTP_CONSTRAINT_FIELDS_H_
 
@@ -26,6 +27,11 @@ struct ConstraintField {
 // Errors  INVALID_ARGUMENT: of the wrong type, not known or not supported, or two constraints;
 //         the build cannot constrain the output
 absl::StatusOr<ConstraintField> ReadConstraint(const BodyFields& fields,
+                                               v1::GenerateRequest* request);
+
+// The same of `text` of /v1/responses, whose field `format` is a response_format with the fields of
+// json_schema beside its type.
+absl::StatusOr<ConstraintField> ReadTextFormat(const BodyFields& text,
                                                v1::GenerateRequest* request);
 
 // Each prompt gets a copy of the constraint of `shared`.

@@ -141,6 +141,14 @@ class StructuredClientsTest(unittest.TestCase):
                 family = reply.choices[0].message.parsed
                 assert isinstance(family, Family)
                 self.assertLessEqual(len(family.pets), 2)
+                response = client.responses.parse(
+                    model=NAME, input="A family with pets.", text_format=Family,
+                    max_output_tokens=1000, extra_body={"seed": seed})
+                self.assertEqual(response.status, "completed")
+                self.assertEqual(response.output_parsed, family)
+            with client.responses.stream(model=NAME, input="A pet.", text_format=Pet,
+                                         max_output_tokens=500, extra_body={"seed": 1}) as stream:
+                self.assertIsInstance(stream.get_final_response().output_parsed, Pet)
             with client.chat.completions.stream(
                     model=NAME, messages=[{"role": "user", "content": "A pet."}],
                     response_format=Pet, seed=1, max_tokens=500) as stream:

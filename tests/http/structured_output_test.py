@@ -12,7 +12,7 @@ from typing import Any
 
 from http_fixture import NAME, Server
 
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 MESSAGES = [{"role": "user", "content": "Name a colour."}]
 COLOURS = ["red", "green", "greenish blue", "b\u00e9ige \"x\""]
 POINT = {"type": "object", "properties": {
@@ -63,6 +63,10 @@ class RefusalTest(unittest.TestCase):
                 reply = server.request("POST", path, {**prompt, field: value})
                 self.assertEqual(reply.status, 400)
                 self.assertTrue(reply.error()["param"].startswith(field), reply.body)
+        for format_ in {"type": "json_object"}, {"type": "json_schema", "schema": {}}:
+            reply = server.request("POST", RESPONSES, {"input": "x", "text": {"format": format_}})
+            self.assertEqual(reply.status, 400)
+            self.assertTrue(reply.error()["param"].startswith("text.format"), reply.body)
         server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 2,
                                   "response_format": {"type": "text"}})
 
@@ -128,6 +132,30 @@ class StructuredOutputTest(unittest.TestCase):
                 streamed[choice["index"]] += choice["delta"].get("content") or ""
         self.assertEqual(streamed, texts)
 
+    def test_responses_have_the_text_of_the_chat(self) -> None:
+        schema = {"name": "p", "strict": True, "schema": POINT}
+        for response_format, format_ in (
+                ({"type": "json_schema", "json_schema": schema}, {"type": "json_schema", **schema}),
+                ({"type": "json_object"}, {"type": "json_object"}), ({"type": "text"},) * 2):
+            chat = server.post(CHAT, {"messages": MESSAGES, "seed": 3, "max_tokens": 400,
+                                      "response_format": response_format})["choices"][0]
+            body = {"input": MESSAGES, "seed": 3, "max_output_tokens": 400,
+                    "text": {"format": format_, "verbosity": "medium"}}
+            response = server.post(RESPONSES, body)
+            text = response["output"][0]["content"][0]["text"]
+            self.assertEqual(text, chat["message"]["content"])
+            self.assertEqual(response["text"]["format"], format_)
+            self.assertEqual(response["status"],
+                             "incomplete" if chat["finish_reason"] == "length" else "completed")
+            if "schema" in format_:
+                self.assertEqual(list(json.loads(text)), ["z", "a"])
+        for format_, param in (({"type": "json_schema", "schema": {"type": "x"}},
+                                "text.format.schema"),
+                               ({"type": "json_schema", "schema": {}, "json_schema": {}},
+                                "text.format.json_schema")):
+            reply = server.request("POST", RESPONSES, {"input": "x", "text": {"format": format_}})
+            self.assertEqual((reply.status, reply.error()["param"]), (400, param), reply.body)
+
     def test_the_same_text_with_and_without_speculation(self) -> None:
         for fields in ({"guided_regex": "(the cat |the dog ){6}"}, {"guided_json": POINT}):
             with self.subTest(**fields):
@@ -165,6 +193,11 @@ class StructuredOutputTest(unittest.TestCase):
         [dead] = complete(guided_regex="a{2}[0-9]", banned_token_ids=ids)
         self.assertEqual((dead["text"], dead["finish_reason"], dead["stop_reason"]),
                          ("aa", "abort", "dead_end"))
+        format_ = {"type": "json_schema", "schema": {"type": "string", "pattern": "^a{2}[0-9]$"}}
+        response = server.post(RESPONSES, {"input": "x", "max_output_tokens": 50,
+                                           "text": {"format": format_}, "banned_token_ids": ids})
+        self.assertEqual((response["status"], response["incomplete_details"]),
+                         ("incomplete", {"reason": "dead_end"}))
         self.refuse({"guided_regex": "[0-9]", "banned_token_ids": ids}, "guided_regex",
                     "allows no first token that may be sampled")
 
