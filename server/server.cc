@@ -25,6 +25,8 @@
 #include "server/api/worker_pool.h"
 #include "server/auth/access_control.h"
 #include "server/auth/admission_control.h"
+#include "server/batch/batch_runner.h"
+#include "server/batch/batch_store.h"
 #include "server/config/limits.h"
 #include "server/config/security_warnings.h"
 #include "server/grpc/inference_service.h"
@@ -203,6 +205,8 @@ struct Server::State {
   void LogServing(const LoadedModel& model) const;
   ProbeEndpoints Pages();
   void Fail(const EngineFailure& failure);
+  // Opens the HTTP port, and goes on with the batches.
+  absl::Status OpenHttp();
 
   const ServerOptions options;
   const OnEngineFailure on_failure;
@@ -230,6 +234,7 @@ struct Server::State {
   std::unique_ptr<TlsCertificates> certificates;  // null: no TLS
   // Destroyed after the ports, from which its jobs come, and before what the jobs use.
   WorkerPool workers{WorkerPool::OptionsFor(options.max_calls)};
+  std::unique_ptr<BatchStore> batch_store;  // null: no batches
   int port = 0;
   // Ends when gRPC's server has ended.
   std::unique_ptr<ReplyWriter> replies;
@@ -240,6 +245,7 @@ struct Server::State {
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<PortProbe> port_probe;  // null: no port
   std::unique_ptr<HttpServer> http;
+  std::unique_ptr<BatchRunner> batches;  // null: none
 
   std::mutex shutdown_mutex;
   std::optional<bool> shutdown_result;
@@ -329,6 +335,37 @@ absl::Status Server::State::StartGrpc(std::unique_ptr<Acceptor> acceptor) {
   }
   inference.accept();
   replies->Start();
+  return absl::OkStatus();
+}
+
+absl::Status Server::State::OpenHttp() {
+  if (!options.batch_directory.empty()) {
+    ASSIGN_OR_RETURN(batch_store, BatchStore::Open({.directory = options.batch_directory,
+                                                    .max_bytes = options.batch_max_bytes,
+                                                    .has_keys = access->HasKeys()}));
+  }
+  ASSIGN_OR_RETURN(
+      http, HttpServer::Open(options, Pages(), Parts(), certificates.get(), batch_store.get()));
+  if (batch_store == nullptr) return absl::OkStatus();
+  const int max_rows = std::min(options.model.engine.max_num_seqs, options.max_calls) / 2;
+  batches = std::make_unique<BatchRunner>(
+      BatchRunner::Options{
+          .max_rows = std::max(1, max_rows),
+          .stream = options.stream,
+          .readiness = [this] { return admission->Readiness(); },
+          .find_caller = [this](const std::string& owner) { return access->Find(owner); },
+          .num_requests =
+              [this] {
+                const std::shared_ptr<const LoadedModel> served = models.Current();
+                if (served == nullptr) return 0;
+                const EngineStats stats = served->GetEngine().Stats();
+                return stats.num_running + stats.num_waiting;
+              },
+          .answer =
+              [this](std::shared_ptr<HttpExchange> exchange) {
+                http->Answer(std::move(exchange));
+              }},
+      batch_store.get(), &log);
   return absl::OkStatus();
 }
 
@@ -504,8 +541,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Open(const ServerOptions& option
   RETURN_IF_ERROR(state->OpenTraces());
   RETURN_IF_ERROR(state->OpenPort());
   if (!options.http_listen.empty()) {
-    ASSIGN_OR_RETURN(state->http, HttpServer::Open(fitted, state->Pages(), state->Parts(),
-                                                   state->certificates.get()));
+    RETURN_IF_ERROR(state->OpenHttp());
   }
   return std::unique_ptr<Server>(new Server(std::move(state)));
 }
@@ -557,6 +593,8 @@ bool Server::Shutdown(absl::Duration limit) {
   const std::lock_guard lock(state_->shutdown_mutex);
   if (state_->shutdown_result) return *state_->shutdown_result;
   const absl::Time end = absl::Now() + limit;
+  // A row that takes longer runs again at the next start: it is no aborted call.
+  if (state_->batches != nullptr) state_->batches->Stop(limit / 2);
   state_->admission->Close(
       absl::UnavailableError("the server is shutting down; retry on another server"));
   state_->SetServing(false);

@@ -20,6 +20,12 @@ namespace {
 
 constexpr size_t kMaxIdBytes = 64;
 
+// No name of a key and no address has a slash at its end.
+const std::string& BatchTenant() {
+  static const std::string name = "batches/";
+  return name;
+}
+
 bool IsValidId(std::string_view id) {
   return !id.empty() && id.size() <= kMaxIdBytes && std::all_of(id.begin(), id.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
@@ -68,6 +74,11 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
   return metadata_.kind ? model_->GetEngine().CheckQueueCapacity(Tenant()) : absl::OkStatus();
 }
 
+const std::string& CallContext::Tenant() const {
+  if (metadata_.is_batch_row) return BatchTenant();
+  return key_name_.empty() ? client_.limited : key_name_;
+}
+
 int CallContext::AbortCalls(std::string_view request_id) const {
   return parts_.admission->AbortCalls(
       request_id, key_, absl::CancelledError("the call was ended by a request to delete it"));
@@ -97,6 +108,7 @@ ParseContext CallContext::MakeParseContext(uint64_t default_seed) const {
 void CallContext::Complete(std::string id, Request* request) const {
   request->id = std::move(id);
   request->deadline = metadata_.deadline;
+  if (metadata_.is_batch_row) request->priority = -limits::kMaxPriority;
   if (key_name_.empty() || parts_.share_prefix_cache_between_keys) return;
   // A key's name has no slash (api_keys.h), so no two pairs of name and salt give the same text.
   request->cache_salt = StrCat(key_name_, "/", request->cache_salt);

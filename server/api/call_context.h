@@ -55,6 +55,8 @@ struct CallMetadata {
   std::string peer = {};              // the connection's client, PeerAddress::uri
   std::string forwarded_for = {};     // x-forwarded-for: all values, with commas between them
   std::optional<Caller> caller = {};  // set: has been authenticated
+  // A row of a batch: of the tenant of all rows, and of the lowest priority.
+  bool is_batch_row = false;
   std::optional<Clock::time_point> deadline = {};  // nullopt: none
   std::optional<HttpPath> http = {};               // nullopt: gRPC
 };
@@ -87,7 +89,11 @@ class CallContext {
   // Requires  Admit obtained a permit
   LoadedModel& Model() const { return *model_; }
   // Whose calls share the engine: the key's name, or the client's address where there are no keys.
-  const std::string& Tenant() const { return key_name_.empty() ? client_.limited : key_name_; }
+  const std::string& Tenant() const;
+  // Empty: the server has no keys.
+  const std::string& KeyName() const { return key_name_; }
+  // For the log: an IP address, or "unix".
+  const std::string& Client() const { return client_.text; }
   // Ends running calls by their request id, as AdmissionControl::AbortCalls. Returns their number.
   int AbortCalls(std::string_view request_id) const;
   // Whether the caller may see what others do: an admin, or anyone where there are no keys.

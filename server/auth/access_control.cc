@@ -142,7 +142,7 @@ absl::StatusOr<TokenReservation> KeyUsage::ReserveTokens(int64_t num_tokens,
   const std::string sentence =
       StrCat("the request may use ", num_tokens, " tokens (prompts + n x max_tokens)");
   if (num_tokens > limit) {
-    return absl::ResourceExhaustedError(
+    return NeverRetry(
         StrCat(sentence, ", and ", Description(), " has tokens-per-minute = ", limit));
   }
   const Clock::duration wait = tokens_.TimeUntil(num_tokens, now);
@@ -325,6 +325,16 @@ std::shared_ptr<KeyUsage> AccessControl::OfAddress(const std::string& address) {
     std::erase_if(addresses_, [](const auto& entry) { return entry.second.expired(); });
   }
   return usage;
+}
+
+std::optional<std::shared_ptr<KeyUsage>> AccessControl::Find(const std::string& name) {
+  if (!HasKeys())
+    return name.empty() ? std::optional<std::shared_ptr<KeyUsage>>(nullptr) : std::nullopt;
+  ReloadIfChanged();
+  const auto table = Table();
+  const auto found = table->usage.find(name);
+  if (found == table->usage.end()) return std::nullopt;
+  return found->second;
 }
 
 absl::StatusOr<std::shared_ptr<KeyUsage>> AccessControl::Authenticate(

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -161,6 +162,10 @@ class AccessControl {
   //         No message reveals any part of a key.
   absl::StatusOr<std::shared_ptr<KeyUsage>> Authenticate(std::string_view authorization,
                                                          KeyRole role);
+
+  // The usage record of the key of that name; null for an empty name where there are no keys.
+  // Nullopt: there is no such key.
+  std::optional<std::shared_ptr<KeyUsage>> Find(const std::string& name);
 
   // Reads the key file now, whether it has changed or not, and logs the result.
   void Reload();

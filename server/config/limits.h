@@ -23,6 +23,13 @@ inline constexpr int64_t kMaxRequestBytes = int64_t{256} << 20;
 // streamed, Tokenize's, Detokenize's. Those up to --stream-buffer are not counted.
 inline constexpr int64_t kMaxReplyBytes = int64_t{256} << 20;
 inline constexpr size_t kMaxErrorBytes = 2048;  // of one error's message
+// Of /v1/batches. A file is at most the body of a request.
+inline constexpr int kMaxBatchRows = 50'000;
+inline constexpr int kMaxBatchRowBytes = 4 << 20;  // of one line
+inline constexpr int kMaxCustomIdBytes = 512;
+inline constexpr int kMaxBatchFiles = 10'000;  // of one API key
+inline constexpr int kMaxBatches = 1'000;      // of one API key
+inline constexpr Range<int64_t> kBatchBytes = {int64_t{1} << 20, int64_t{1} << 50};
 inline constexpr Range<int> kMaxCalls = {1, 1 << 16};
 // Of one API key, or of one address where there are no keys.
 inline constexpr Range<int> kMaxClientSequences = {0, 1 << 16};

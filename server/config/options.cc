@@ -376,6 +376,14 @@ std::vector<Flag> HttpFlags(ServerOptions& options) {
        "show a second server; separated by commas, such as https://chat.example.org, "
        "https://*.example.org, http://localhost:* or app://obsidian.md, or * for all; default none",
        AssignOrigins(&options.http_cors_origins)},
+      {"batch-dir", "Serving", "DIR",
+       "Directory of this server alone for /v1/files and /v1/batches, which go on after a restart; "
+       "default: off",
+       AssignText(&options.batch_directory)},
+      {"batch-max-bytes", "Limits", "BYTES",
+       "Size of all files in --batch-dir, with suffix K, M or G, [1M, 2^50]; an API key has half "
+       "of it; default 10G",
+       AssignBytes(&options.batch_max_bytes, limits::kBatchBytes)},
       {"metrics-prefix", "Serving", "PREFIX",
        "Names of the metrics: lssar, or vllm for those of vLLM, with its labels, where it has the "
        "same metric (vllm:num_requests_running); default lssar",
@@ -450,6 +458,11 @@ absl::Status CheckTls(const TlsFiles& tls) {
   return absl::OkStatus();
 }
 
+absl::Status CheckBatches(const ServerOptions& options) {
+  if (options.batch_directory.empty() || !options.http_listen.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("--batch-dir needs the HTTP port: leave --http-listen off out");
+}
+
 // Parses the command line and the environment. Nullopt: continue.
 std::optional<CommandLine> RunParser(CLI::App& app, std::vector<std::string> known_names, int argc,
                                      const char* const* argv) {
@@ -519,8 +532,8 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   if (line.options.model.directory.empty() && !line.check_health) {
     return Usage("--model DIR is missing; for a first try: --model models/zoo/lssar-6m");
   }
-  for (const absl::Status& status :
-       {CheckTls(line.options.tls), ChooseSpeculativeMethod(line.options.model).status()}) {
+  for (const absl::Status& status : {CheckTls(line.options.tls), CheckBatches(line.options),
+                                     ChooseSpeculativeMethod(line.options.model).status()}) {
     if (!status.ok()) return Usage(std::string(status.message()));
   }
   return line;

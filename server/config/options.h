@@ -78,8 +78,11 @@ struct ServerOptions {
   std::string http_listen = "127.0.0.1:8080";  // HOST:PORT; port 0: any free port; empty: no port
   // Origins of web pages that may call the HTTP port (CORS); "*": all; empty: none.
   std::vector<std::string> http_cors_origins;
-  bool web_page = true;       // at / of the HTTP port
-  bool vllm_metrics = false;  // /metrics has vLLM's names where there are such
+  // Of files and batches (/v1/files, /v1/batches); empty: there are none.
+  std::string batch_directory;
+  int64_t batch_max_bytes = int64_t{10} << 30;  // of its files
+  bool web_page = true;                         // at / of the HTTP port
+  bool vllm_metrics = false;                    // /metrics has vLLM's names where there are such
   TlsFiles tls;
   std::string api_keys;  // path of the key file (api_keys.h); empty: no keys
   ClientLimits client_limits;

@@ -11,6 +11,7 @@ namespace {
 
 // Type of the status payload that holds the delay in nanoseconds.
 constexpr char kDelayUrl[] = "lssar/retry_delay_ns";
+constexpr char kNeverUrl[] = "lssar/never_retry";
 
 }  // namespace
 
@@ -19,6 +20,14 @@ absl::Status RetryAfter(std::chrono::nanoseconds delay, const std::string& messa
   status.SetPayload(kDelayUrl, absl::Cord(StrCat(delay.count())));
   return status;
 }
+
+absl::Status NeverRetry(const std::string& message) {
+  absl::Status status = absl::ResourceExhaustedError(message);
+  status.SetPayload(kNeverUrl, absl::Cord());
+  return status;
+}
+
+bool MayRetry(const absl::Status& status) { return !status.GetPayload(kNeverUrl); }
 
 absl::Duration RetryDelay(const absl::Status& status) {
   const auto payload = status.GetPayload(kDelayUrl);

@@ -16,6 +16,10 @@ inline constexpr absl::Duration kDefaultRetryDelay = absl::Milliseconds(500);
 // RESOURCE_EXHAUSTED; the limit allows the request again after `delay`.
 absl::Status RetryAfter(std::chrono::nanoseconds delay, const std::string& message);
 
+// RESOURCE_EXHAUSTED; the limit never allows the request.
+absl::Status NeverRetry(const std::string& message);
+bool MayRetry(const absl::Status& status);
+
 // The delay given to RetryAfter, else kDefaultRetryDelay. gRPC sends it as google.rpc.RetryInfo,
 // HTTP as Retry-After.
 absl::Duration RetryDelay(const absl::Status& status);

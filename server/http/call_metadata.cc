@@ -45,6 +45,7 @@ CallMetadata ReadHttpMetadata(std::string_view rpc, std::string_view route,
       .peer = request.peer,
       .forwarded_for = request.Headers("x-forwarded-for"),
       .caller = request.caller,
+      .is_batch_row = request.is_batch_row,
       .http =
           HttpPath{.method = request.method, .path = std::string(request.Path()), .route = route}};
   if (const auto timeout = ReadTimeout(request); timeout.ok() && *timeout) {

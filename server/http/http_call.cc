@@ -8,6 +8,13 @@
 #include "server/http/openai_request.h"
 
 namespace lssar {
+namespace {
+
+// What one job of a worker sends counts as that many bytes of a request.
+constexpr int64_t kBytesSent = int64_t{1} << 16;
+constexpr std::chrono::milliseconds kRetryTime{20};
+
+}  // namespace
 
 HttpCall::HttpCall(std::string_view rpc, std::string_view route, std::optional<CallKind> kind,
                    HttpMethod method, std::shared_ptr<HttpExchange> exchange,
@@ -19,6 +26,20 @@ HttpCall::HttpCall(std::string_view rpc, std::string_view route, std::optional<C
   codec_->Bind(&context_, exchange_.get());
   exchange_->AddHeader("X-Request-Id", context_.RequestId());
   exchange_->AddHeader("Traceparent", context_.Traceparent());
+}
+
+void HttpCall::OnSpace() {
+  Resume();
+  SendMore();
+}
+
+void HttpCall::SendMore() {
+  if (!codec_->HasMore()) return;
+  const auto self = std::static_pointer_cast<HttpCall>(shared_from_this());
+  if (context_.RunOnWorker(kBytesSent, [self] { self->codec_->SendMore(); }).ok()) return;
+  RunLater(kRetryTime, [weak = std::weak_ptr<HttpCall>(self)] {
+    if (const auto call = weak.lock()) call->SendMore();
+  });
 }
 
 void HttpCall::Start() { Begin(std::ssize(exchange_->Request().body)); }

@@ -26,7 +26,7 @@ class HttpCall final : public Call, public ExchangeListener {
   // Call once, on an I/O thread.
   void Start();
 
-  void OnSpace() override { Resume(); }
+  void OnSpace() override;
   void OnClientGone(const absl::Status& reason) override { Stop(reason); }
   void OnFinished(const absl::Status& status) override;
 
@@ -47,6 +47,8 @@ class HttpCall final : public Call, public ExchangeListener {
 
   // Once both ends are there.
   void EndContext(const absl::Status& status);
+  // Has a worker send what the codec still has.
+  void SendMore();
   // Keeps a stream from looking dead, until it has ended.
   void SendComments();
 

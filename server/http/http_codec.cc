@@ -49,9 +49,10 @@ absl::StatusOr<nlohmann::json> HttpCodec::ParseBody(const HttpRequest& request) 
   return body;
 }
 
+std::unique_ptr<Method> MakeNoMethod() { return std::make_unique<NoMethod>(); }
+
 HttpMethod MakeAnswer(JsonAnswer answer) {
-  return {.method = std::make_unique<NoMethod>(),
-          .codec = std::make_unique<AnswerCodec>(std::move(answer))};
+  return {.method = MakeNoMethod(), .codec = std::make_unique<AnswerCodec>(std::move(answer))};
 }
 
 }  // namespace lssar

@@ -51,6 +51,10 @@ class HttpCodec {
   // From OnParsed on: the answer is a stream of events.
   virtual bool IsStream() const { return false; }
   virtual void OnReply(int prompt, Message& reply) = 0;
+  // The answer has begun and OnEnd was called, but there is more to send: SendMore is called on a
+  // worker when there is space again.
+  virtual bool HasMore() const { return false; }
+  virtual void SendMore() {}
   // Sends the rest, and ends the answer. Not called for an error before the answer has begun.
   virtual void OnEnd(const absl::Status& status) = 0;
   // The model as the body of ParseBody calls it, or the first of its names; empty before that.
@@ -95,7 +99,10 @@ struct ListPath {
 // Scores, embeddings, attention.
 std::span<const ListPath> ListPaths();
 
-// Of calls that the engine has no part in: the JSON of the reply. Worker thread.
+// Of calls that the engine has no part in: a method without requests and replies.
+std::unique_ptr<Method> MakeNoMethod();
+
+// The same with the JSON of the reply, which a worker makes.
 using JsonAnswer =
     std::function<absl::StatusOr<std::string>(const HttpRequest&, const CallContext&)>;
 HttpMethod MakeAnswer(JsonAnswer answer);

@@ -97,6 +97,8 @@ HttpReply ErrorReply(const absl::Status& status) {
         1, absl::ToInt64Milliseconds(absl::Ceil(RetryDelay(status), absl::Milliseconds(1))));
     reply.headers.push_back({"Retry-After", StrCat((wait_ms + 999) / 1000)});
     reply.headers.push_back({"Retry-After-Ms", StrCat(wait_ms)});
+    // OpenAI's clients obey it.
+    if (!MayRetry(status)) reply.headers.push_back({"X-Should-Retry", "false"});
   }
   return reply;
 }

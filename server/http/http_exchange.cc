@@ -89,7 +89,7 @@ void HttpExchange::Append(std::string bytes) {
 }
 
 void HttpExchange::AppendToStream(std::string_view bytes) {
-  if (request_.is_http_1_0) {
+  if (!is_chunked_) {
     Append(std::string(bytes));
     return;
   }
@@ -129,11 +129,25 @@ void HttpExchange::BeginStream() {
     state_ = State::kStreaming;
     sent_status_ = 200;
     sent_at_ = Clock::now();
-    if (request_.is_http_1_0) request_.keep_alive = false;
+    is_chunked_ = !request_.is_http_1_0;
+    if (!is_chunked_) request_.keep_alive = false;
     // X-Accel-Buffering: nginx would keep events back until its buffer is full.
     Append(Head(200, "text/event-stream; charset=utf-8",
                 {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}) +
-           (request_.is_http_1_0 ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n"));
+           (is_chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
+  }
+  hooks_.wake();
+}
+
+void HttpExchange::BeginBody(std::string_view content_type, int64_t num_bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kWaiting) return;
+    state_ = State::kStreaming;
+    sent_at_ = Clock::now();
+    request_.keep_alive = false;
+    Append(StrCat(Head(200, content_type, {}), "Content-Length: ", num_bytes, "\r\n\r\n"));
+    if (request_.method == "HEAD") End();
   }
   hooks_.wake();
 }
@@ -170,7 +184,7 @@ void HttpExchange::EndStream() {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kStreaming) return;
-    if (!request_.is_http_1_0) Append("0\r\n\r\n");
+    if (is_chunked_) Append("0\r\n\r\n");
     End();
   }
   hooks_.wake();

@@ -59,6 +59,9 @@ class HttpExchange {
   // Status 200, text/event-stream; later calls are ignored. In HTTP/1.0 the end of the connection
   // is the end of the stream.
   void BeginStream();
+  // The same for a body of that many bytes, which Send takes. Afterwards the connection ends, so
+  // that the client sees where the body does not come whole.
+  void BeginBody(std::string_view content_type, int64_t num_bytes);
   // Bytes of the body. Ignored unless the stream is open.
   void Send(std::string_view bytes);
   // Sends a comment, which clients ignore, if `interval` has passed since the last bytes and no
@@ -113,6 +116,7 @@ class HttpExchange {
   mutable std::mutex mutex_;
   State state_ = State::kWaiting;
   int sent_status_ = 0;
+  bool is_chunked_ = false;         // of the stream
   Clock::time_point sent_at_ = {};  // bytes of the stream, last
   std::vector<HttpHeader> headers_;
   ReplyQueue<std::string> queue_;  // of bytes, in blocks

@@ -29,6 +29,7 @@ struct HttpRequest {
   bool is_checked = false;
   std::string peer = {};  // the connection's client, PeerAddress::uri
   std::optional<Caller> caller = {};
+  bool is_batch_row = false;  // comes from a batch, not from a connection
 
   // The target up to its query.
   std::string_view Path() const { return std::string_view(target).substr(0, target.find('?')); }

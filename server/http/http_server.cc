@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "server/config/security_warnings.h"
+#include "server/http/batch_calls.h"
 #include "server/http/call_metadata.h"
 #include "server/http/cross_origin.h"
 #include "server/http/http_call.h"
@@ -59,10 +60,6 @@ const CallPath* FindCallPath(std::string_view path) {
 
 bool Allows(std::string_view route_method, std::string_view method) {
   return method == route_method || (route_method == "GET" && method == "HEAD");
-}
-
-std::string AllowedMethods(std::string_view route_method) {
-  return StrCat(route_method, route_method == "GET" ? ", HEAD" : "", ", OPTIONS");
 }
 
 HttpReply TextReply(const absl::Status& status) {
@@ -128,25 +125,34 @@ struct HttpServer::State final : public HttpHandler {
     std::string_view path;
     std::string_view rpc = {};          // the call's name in the log line
     std::optional<CallKind> kind = {};  // set: the engine works for it
-    // Of a call, one of the two.
+    // Of a call, one of the three.
     HttpMethod (*make)() = {};
     HttpMethod (*make_for)(const State&) = {};
+    HttpMethod (*make_batch)(BatchStore*) = {};
     HttpReply (*page)(const State&, const HttpRequest&) = {};
     bool is_probe = false;  // may be asked for by any name of the host
 
     bool IsCall() const { return page == nullptr; }
-    HttpMethod Make(const State& state) const { return make != nullptr ? make() : make_for(state); }
+    HttpMethod Make(const State& state) const {
+      if (make_batch != nullptr) {
+        return state.batches == nullptr ? MakeBatchesOff() : make_batch(state.batches);
+      }
+      return make != nullptr ? make() : make_for(state);
+    }
   };
   static std::span<const Route> Routes();
-  // Null: there is no such path.
-  static const Route* FindRoute(std::string_view path);
+  // Null: there is no such path. One of another method where the path does not take `method`.
+  static const Route* FindRoute(std::string_view path, std::string_view method);
+  // Of a route's path: "GET, HEAD, OPTIONS".
+  static std::string AllowedMethods(std::string_view route_path);
   static std::string PathList();
 
   State(const ServerOptions& server_options, ProbeEndpoints probe_endpoints,
-        const ServiceContext& context)
+        const ServiceContext& context, BatchStore* batch_store)
       : options(server_options),
         pages(std::move(probe_endpoints)),
         parts(context),
+        batches(batch_store),
         open_api(OpenApiJson(options.model.max_choices)),
         cross_origin(options.http_cors_origins, /*checks_host=*/IsForThisMachine()) {}
 
@@ -174,13 +180,15 @@ struct HttpServer::State final : public HttpHandler {
   const ServerOptions options;
   const ProbeEndpoints pages;
   const ServiceContext parts;
+  BatchStore* const batches;   // null: there are none
   const std::string open_api;  // GET /openapi.json
   const CrossOriginCheck cross_origin;
   const int64_t started_at = std::time(nullptr);
   std::unique_ptr<HttpTransport> transport;
 };
 
-// Every path of the port, and its entry in openapi.json. A list's is a row of ListPaths.
+// Every path of the port, and its entry in openapi.json. A list's is a row of ListPaths, those of
+// files and batches are BatchPaths.
 std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
   static constexpr auto kRoutes = std::to_array<Route>({
       {.method = "POST",
@@ -322,19 +330,42 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
                                .kind = list.kind,
                                .make = list.make});
     }
+    at = std::ranges::find(all, "/v1/models", &Route::path);
+    for (const BatchPath& path : BatchPaths()) {
+      at =
+          1 +
+          all.insert(
+              at,
+              {.method = path.method, .path = path.path, .rpc = path.rpc, .make_batch = path.make});
+    }
     return all;
   }();
   return routes;
 }
 
-const HttpServer::State::Route* HttpServer::State::FindRoute(std::string_view path) {
+const HttpServer::State::Route* HttpServer::State::FindRoute(std::string_view path,
+                                                             std::string_view method) {
   if (path.starts_with(kModelsPrefix) && path.size() > kModelsPrefix.size()) path = "/v1/models";
   if (IsWebPath(path)) path = "/";
-  auto found = std::ranges::find(Routes(), path, &Route::path);
-  if (found != Routes().end()) return &*found;
+  if (const std::string_view batch = BatchPathOf(path); !batch.empty()) path = batch;
   const CallPath* const call = FindCallPath(path);
-  if (call == nullptr) return nullptr;
-  return &*std::ranges::find(Routes(), call->route, &Route::path);
+  if (call != nullptr && std::ranges::count(Routes(), path, &Route::path) == 0) path = call->route;
+  const Route* other = nullptr;
+  for (const Route& route : Routes()) {
+    if (route.path != path) continue;
+    if (Allows(route.method, method)) return &route;
+    if (other == nullptr) other = &route;
+  }
+  return other;
+}
+
+std::string HttpServer::State::AllowedMethods(std::string_view route_path) {
+  std::string methods;
+  for (const Route& route : Routes()) {
+    if (route.path != route_path) continue;
+    methods += StrCat(route.method, route.method == "GET" ? ", HEAD" : "", ", ");
+  }
+  return methods + "OPTIONS";
 }
 
 std::string HttpServer::State::PathList() {
@@ -359,7 +390,7 @@ std::optional<HttpReply> HttpServer::State::Reject(HttpRequest* request) const {
     return lssar::ErrorReply(
         400, StrCat("the request has ", num_hosts, " Host headers; HTTP/1.1 asks for one"));
   }
-  const Route* route = FindRoute(head.Path());
+  const Route* route = FindRoute(head.Path(), head.method);
   if (route == nullptr) {
     return lssar::ErrorReply(
         404, StrCat("there is no ", Shorten(head.method, kMaxShownBytes), " ",
@@ -368,8 +399,8 @@ std::optional<HttpReply> HttpServer::State::Reject(HttpRequest* request) const {
   if (head.method != "OPTIONS" && !Allows(route->method, head.method)) {
     HttpReply reply =
         lssar::ErrorReply(405, StrCat(Shorten(head.method, kMaxShownBytes), " ", route->path,
-                                      ": the path takes ", AllowedMethods(route->method)));
-    reply.headers.push_back({"Allow", AllowedMethods(route->method)});
+                                      ": the path takes ", AllowedMethods(route->path)));
+    reply.headers.push_back({"Allow", AllowedMethods(route->path)});
     return reply;
   }
   if (!route->is_probe) {
@@ -386,10 +417,12 @@ std::optional<HttpReply> HttpServer::State::Reject(HttpRequest* request) const {
     const std::string_view type = head.Header("content-type");
     const std::string_view media = type.substr(0, type.find(';'));
     // curl's default is let through: only a type that says something else is refused.
-    if (media.starts_with("multipart/") || media.starts_with("image/") ||
+    const bool is_form = media.starts_with("multipart/");
+    if (is_form != (route->path == kFilesPath) || media.starts_with("image/") ||
         media.starts_with("audio/")) {
       return lssar::ErrorReply(
-          415, StrCat("Content-Type ", Shorten(media, kMaxShownBytes), ": send application/json"));
+          415, StrCat("Content-Type ", Shorten(media, kMaxShownBytes), ": send ",
+                      route->path == kFilesPath ? "multipart/form-data" : "application/json"));
     }
   }
   request->is_checked = true;
@@ -427,9 +460,9 @@ std::vector<HttpHeader> HttpServer::State::CorsHeaders(const HttpRequest& reques
 }
 
 HttpReply HttpServer::State::Preflight(const Route& route, const HttpRequest& request) const {
-  HttpReply reply{.status = 204, .body = "", .headers = {{"Allow", AllowedMethods(route.method)}}};
+  HttpReply reply{.status = 204, .body = "", .headers = {{"Allow", AllowedMethods(route.path)}}};
   if (cross_origin.Allows(request.Header("origin"))) {
-    reply.headers.push_back({"Access-Control-Allow-Methods", AllowedMethods(route.method)});
+    reply.headers.push_back({"Access-Control-Allow-Methods", AllowedMethods(route.path)});
     // Pages of listed origins may send any header: OpenAI's SDK has some of its own, others in each
     // version. * would not cover Authorization.
     const std::string_view asked = request.Header("access-control-request-headers");
@@ -462,7 +495,7 @@ void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
       return;
     }
   }
-  const Route& route = *FindRoute(request.Path());
+  const Route& route = *FindRoute(request.Path(), request.method);
   if (request.method == "OPTIONS") {
     exchange->Reply(Preflight(route, request));
   } else if (route.page != nullptr) {
@@ -477,10 +510,11 @@ void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions& options,
                                                              ProbeEndpoints pages,
                                                              const ServiceContext& parts,
-                                                             TlsCertificates* certificates) {
+                                                             TlsCertificates* certificates,
+                                                             BatchStore* batches) {
   std::unique_ptr<TlsContext> tls;
   if (certificates != nullptr) tls = std::make_unique<TlsContext>(certificates);
-  auto state = std::make_unique<State>(options, std::move(pages), parts);
+  auto state = std::make_unique<State>(options, std::move(pages), parts, batches);
   TransportOptions transport;
   transport.listen = options.http_listen;
   const ConnectionOptions& connection = options.connection;
@@ -499,6 +533,10 @@ HttpServer::HttpServer(std::unique_ptr<State> state) : state_(std::move(state)) 
 HttpServer::~HttpServer() {
   // No request comes any more, and no connection gets what the workers still do.
   state_->transport.reset();
+}
+
+void HttpServer::Answer(std::shared_ptr<HttpExchange> exchange) {
+  state_->OnRequest(std::move(exchange));
 }
 
 int HttpServer::Port() const { return state_->transport->Port(); }

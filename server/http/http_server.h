@@ -10,8 +10,11 @@
 #include "absl/status/statusor.h"
 #include "server/api/call_context.h"
 #include "server/config/options.h"
+#include "server/http/http_exchange.h"
 
 namespace lssar {
+
+class BatchStore;
 
 // Pages that answer in every state of the server. Called on the I/O threads.
 struct ProbeEndpoints {
@@ -25,18 +28,23 @@ struct ProbeEndpoints {
 class HttpServer {
  public:
   // Listens on options.http_listen, with TLS unless `certificates` is null. What `parts`, `pages`
-  // and `certificates` refer to outlives the server.
+  // and `certificates` refer to outlives the server, as does `batches`; null: no files and batches.
   // Errors  UNAVAILABLE: cannot be listened on
   static absl::StatusOr<std::unique_ptr<HttpServer>> Open(const ServerOptions& options,
                                                           ProbeEndpoints pages,
                                                           const ServiceContext& parts,
-                                                          TlsCertificates* certificates);
+                                                          TlsCertificates* certificates,
+                                                          BatchStore* batches = nullptr);
   // Closes all connections. Requires  no call of the engine is left
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
   int Port() const;
+
+  // Answers a request that comes from no connection, and whose head has been checked: a row of a
+  // batch.
+  void Answer(std::shared_ptr<HttpExchange> exchange);
 
  private:
   struct State;

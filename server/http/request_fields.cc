@@ -41,7 +41,7 @@ constexpr std::string_view kNothing = "[]";
 //              guided_* and logits_processors of earlier versions
 //   SGLang     commit 004c82e0, srt/entrypoints/openai/protocol.py
 //   llama.cpp  commit 00dc8057, tools/server/README.md
-//   OpenAI     types/responses/response_create_params of the same package
+//   OpenAI     types/{responses/response,batch}_create_params of the same package
 //   Anthropic  package anthropic 2.14.0, types/message_create_params; temperature, top_k, top_p of
 //              earlier versions
 // The numbers of server/api/sampling_fields.h are served, too.
@@ -70,6 +70,7 @@ constexpr std::array kGroups = std::to_array<Group>({
      "input encoding_format pooling normalize apply_head layers positions embed_dtype"},
     {kServed, kAttentionBody, "prompt messages layers heads rows top_k statistics stream"},
     {kServed, kTokenizeBody, "prompt messages add_special_tokens return_token_strs"},
+    {kServed, kBatchBody, "input_file_id endpoint completion_window metadata"},
     {kServed, kDetokenizeBody, "tokens skip_special_tokens"},
     {kServed, kMessage, "role content"},
     {kServed, kContentPart, "type text"},
@@ -119,6 +120,7 @@ constexpr std::array kGroups = std::to_array<Group>({
     {kRefused, kResponsesBody, "previous_response_id conversation context_management",
      "this server keeps no responses; send the whole input"},
     {kRefused, kResponsesBody, "background", "this server keeps no responses", "[false]"},
+    {kRefused, kBatchBody, "output_expires_after", "files stay until they are deleted", kNothing},
     {kRefused, kResponsesBody, "prompt", "this server keeps no prompts; send input", kNothing},
     {kRefused, kResponsesBody, "truncation", "an input that is too long is refused, not cut",
      R"(["disabled"])"},

@@ -1,5 +1,6 @@
-"""Clients and tools that others wrote, unmodified: openai's client.responses, anthropic, LangChain,
-LiteLLM, llm, guidellm. foreign_clients_test.py has curl, openai's other calls and lm-eval.
+"""Clients and tools that others wrote, unmodified: openai's client.responses, client.files and
+client.batches, anthropic, LangChain, LiteLLM, llm, guidellm. foreign_clients_test.py has curl,
+openai's other calls and lm-eval.
 
 Run by ctest from the repository's root with LSSAR_SERVER, and with LSSAR_VENVS: where the packages
 of tests/requirements-tools.txt and -guidellm.txt are installed, once (900 MB). Skipped where PyPI
@@ -31,7 +32,8 @@ def run(*command: Any, **variables: str) -> str:
 def setUpModule() -> None:
     global server, python
     python = environments.environment("tools", has_client=False)
-    server = Server()
+    directory = unittest.enterModuleContext(tempfile.TemporaryDirectory())
+    server = Server("--batch-dir", directory)
 
 
 def tearDownModule() -> None:
@@ -46,6 +48,9 @@ class ClientTest(unittest.TestCase):
 
     def test_openai_responses(self) -> None:
         self.check("responses_client.py", f"http://{server.http_address}/v1")
+
+    def test_openai_batches(self) -> None:
+        self.check("batches_client.py", f"http://{server.http_address}/v1")
 
     def test_anthropic(self) -> None:
         self.check("anthropic_client.py", f"http://{server.http_address}")

@@ -1,0 +1,549 @@
+#include "server/batch/batch_store.h"
+
+#include <fcntl.h>
+#include <openssl/rand.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "base/check.h"
+#include "base/quote.h"
+#include "base/read_file.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "server/batch/batch_row.h"
+
+namespace lssar {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kFilePrefix = "file-", kBatchPrefix = "batch_";
+constexpr std::string_view kContentSuffix = ".jsonl", kDescriptionSuffix = ".json",
+                           kNewSuffix = ".new";
+constexpr mode_t kMode = 0600;  // prompts and answers
+
+// 96 random bits: nobody guesses the id of another's file.
+std::string MakeId(std::string_view prefix) {
+  std::array<unsigned char, 12> bytes = {};
+  LSSAR_CHECK(RAND_bytes(bytes.data(), int(bytes.size())) == 1);
+  return StrCat(
+      prefix, absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+}
+
+// Whether `id` is one of MakeId: only such a name becomes a path.
+bool IsId(std::string_view id, std::string_view prefix) {
+  if (!id.starts_with(prefix) || id.size() != prefix.size() + 24) return false;
+  id.remove_prefix(prefix.size());
+  return std::ranges::all_of(id, [](char c) { return absl::ascii_isxdigit(uint8_t(c)); });
+}
+
+absl::Status DiskError(std::string_view path, int error) {
+  return absl::InternalError(
+      StrCat("--batch-dir: ", path, ": ", std::generic_category().message(error)));
+}
+
+absl::Status WriteAll(int fd, std::string_view path, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t num_written = write(fd, bytes.data(), bytes.size());
+    if (num_written < 0 && errno == EINTR) continue;
+    if (num_written < 0) return DiskError(path, errno);
+    bytes.remove_prefix(size_t(num_written));
+  }
+  return absl::OkStatus();
+}
+
+int CountRows(std::string_view content) {
+  int num_rows = 0;
+  for (size_t begin = 0; begin < content.size();) {
+    const size_t end = std::min(content.find('\n', begin), content.size());
+    num_rows += IsBlankLine(content.substr(begin, end - begin)) ? 0 : 1;
+    begin = end + 1;
+  }
+  return num_rows;
+}
+
+Json ToJson(const StoredFile& file) {
+  return {{"id", file.id},           {"owner", file.owner},       {"filename", file.filename},
+          {"purpose", file.purpose}, {"num_rows", file.num_rows}, {"created_at", file.created_at},
+          {"order", file.order}};
+}
+
+Json ToJson(const Batch& batch) {
+  return {{"id", batch.id},
+          {"owner", batch.owner},
+          {"client", batch.client},
+          {"endpoint", batch.endpoint},
+          {"completion_window", batch.completion_window},
+          {"input_file_id", batch.input_file_id},
+          {"metadata", batch.metadata},
+          {"output_file_id", batch.output_file_id},
+          {"error_file_id", batch.error_file_id},
+          {"created_at", batch.created_at},
+          {"expires_at", batch.expires_at},
+          {"cancelling_at", batch.cancelling_at},
+          {"ended_at", batch.ended_at},
+          {"state", int(batch.state)},
+          {"num_rows", batch.num_rows},
+          {"num_completed", batch.num_completed},
+          {"num_failed", batch.num_failed},
+          {"error_code", batch.error_code},
+          {"error", batch.error},
+          {"num_idle_starts", batch.num_idle_starts},
+          {"order", batch.order}};
+}
+
+// Throws Json::exception.
+StoredFile FileOf(const Json& json) {
+  return {.id = json.at("id"),
+          .owner = json.at("owner"),
+          .filename = json.at("filename"),
+          .purpose = json.at("purpose"),
+          .num_rows = json.at("num_rows"),
+          .created_at = json.at("created_at"),
+          .order = json.at("order")};
+}
+
+Batch BatchOf(const Json& json) {
+  const int state = json.at("state");
+  return {.id = json.at("id"),
+          .owner = json.at("owner"),
+          .client = json.at("client"),
+          .endpoint = json.at("endpoint"),
+          .completion_window = json.at("completion_window"),
+          .input_file_id = json.at("input_file_id"),
+          .metadata = json.at("metadata"),
+          .output_file_id = json.at("output_file_id"),
+          .error_file_id = json.at("error_file_id"),
+          .created_at = json.at("created_at"),
+          .expires_at = json.at("expires_at"),
+          .cancelling_at = json.at("cancelling_at"),
+          .ended_at = json.at("ended_at"),
+          .state = BatchState(std::clamp(state, 0, int(BatchState::kFailed))),
+          .num_rows = json.at("num_rows"),
+          .num_completed = json.at("num_completed"),
+          .num_failed = json.at("num_failed"),
+          .error_code = json.at("error_code"),
+          .error = json.at("error"),
+          .num_idle_starts = json.at("num_idle_starts"),
+          .order = json.at("order")};
+}
+
+template <typename Items>
+auto NewestFirst(const Items& items, const std::string& owner) {
+  std::vector<typename Items::mapped_type> found;
+  for (const auto& [id, item] : items) {
+    if (item.owner == owner) found.push_back(item);
+  }
+  std::ranges::sort(found, [](const auto& a, const auto& b) { return a.order > b.order; });
+  return found;
+}
+
+absl::Status NoFile(std::string_view id) {
+  return absl::NotFoundError(StrCat("there is no file ", Quote(id)));
+}
+absl::Status NoBatch(std::string_view id) {
+  return absl::NotFoundError(StrCat("there is no batch ", Quote(id)));
+}
+
+}  // namespace
+
+std::string BatchStore::Path(std::string_view name) const {
+  return StrCat(options_.directory, "/", name);
+}
+
+std::string BatchStore::ContentPath(std::string_view id) const {
+  return StrCat(Path(id), kContentSuffix);
+}
+
+absl::StatusOr<std::unique_ptr<BatchStore>> BatchStore::Open(const Options& options) {
+  std::unique_ptr<BatchStore> store(new BatchStore(options));
+  const std::string& path = options.directory;
+  store->directory_.Reset(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!store->directory_.IsOpen()) {
+    const absl::Status status = FileError(path, errno);
+    return absl::Status(status.code(), StrCat("--batch-dir ", status.message()));
+  }
+  const std::string lock = store->Path("lock");
+  store->lock_.Reset(open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kMode));
+  if (!store->lock_.IsOpen()) {
+    return absl::InvalidArgumentError(
+        StrCat("--batch-dir ", lock, ": ", std::generic_category().message(errno)));
+  }
+  if (flock(store->lock_.Get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(
+        StrCat("--batch-dir ", path, ": another server uses this directory"));
+  }
+  RETURN_IF_ERROR(store->Load());
+  return store;
+}
+
+absl::Status BatchStore::Load() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(options_.directory, error), end; !error && at != end;
+       at.increment(error)) {
+    names.push_back(at->path().filename().string());
+  }
+  if (error) return DiskError(options_.directory, error.value());
+  for (const std::string& name : names) RETURN_IF_ERROR(LoadEntry(name));
+
+  // Contents without a description: outputs that are being written, else an upload that ended in
+  // its middle. And the other way round, where a deletion did.
+  std::set<std::string, std::less<>> outputs;
+  for (const auto& [id, batch] : batches_) {
+    if (batch.HasEnded()) continue;
+    for (const std::string& output : {batch.output_file_id, batch.error_file_id}) {
+      outputs.insert(output);
+      struct stat info = {};
+      if (stat(ContentPath(output).c_str(), &info) == 0 && !files_.contains(output)) {
+        bytes_[batch.owner] += info.st_size;
+        num_bytes_ += info.st_size;
+      }
+    }
+  }
+  for (const std::string& name : names) {
+    const std::string_view id = std::string_view(name).substr(0, name.find('.'));
+    if (name.ends_with(kNewSuffix) && (IsId(id, kFilePrefix) || IsId(id, kBatchPrefix))) {
+      unlink(Path(name).c_str());
+    } else if (IsId(id, kFilePrefix) && name == StrCat(id, kContentSuffix) &&
+               !files_.contains(id) && !outputs.contains(id)) {
+      unlink(Path(name).c_str());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchStore::LoadEntry(const std::string& name) {
+  const std::string id = name.substr(0, name.find('.'));
+  const bool is_file = IsId(id, kFilePrefix);
+  if (name != StrCat(id, kDescriptionSuffix) || (!is_file && !IsId(id, kBatchPrefix))) {
+    return absl::OkStatus();
+  }
+  auto text = ReadWholeFile(Path(name), kMaxConfigFileBytes);
+  if (!text.ok()) {
+    return absl::Status(text.status().code(), StrCat("--batch-dir ", text.status().message()));
+  }
+  try {
+    const Json json = Json::parse(*text);
+    if (!is_file) {
+      Batch batch = BatchOf(json);
+      next_order_ = std::max(next_order_, batch.order + 1);
+      if (batch.id == id) batches_[id] = std::move(batch);
+      return absl::OkStatus();
+    }
+    StoredFile file = FileOf(json);
+    next_order_ = std::max(next_order_, file.order + 1);
+    struct stat info = {};
+    if (file.id != id || stat(ContentPath(id).c_str(), &info) != 0) {
+      unlink(Path(name).c_str());  // a deletion that ended in its middle
+      return absl::OkStatus();
+    }
+    file.num_bytes = info.st_size;
+    bytes_[file.owner] += file.num_bytes;
+    num_bytes_ += file.num_bytes;
+    files_[id] = std::move(file);
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(
+        StrCat("--batch-dir ", Path(name),
+               " is no description of a file or batch: ", Shorten(error.what(), kMaxQuotedBytes)));
+  }
+  return absl::OkStatus();
+}
+
+void BatchStore::OnChange(std::function<void()> changed) {
+  const std::lock_guard lock(mutex_);
+  changed_ = std::move(changed);
+}
+
+absl::Status BatchStore::WriteNew(const std::string& path, std::string_view content) const {
+  const FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode));
+  if (!file.IsOpen()) return DiskError(path, errno);
+  absl::Status status = WriteAll(file.Get(), path, content);
+  if (status.ok() && fsync(file.Get()) != 0) status = DiskError(path, errno);
+  if (!status.ok()) unlink(path.c_str());
+  return status;
+}
+
+absl::Status BatchStore::Replace(const std::string& name, std::string_view content) const {
+  const std::string path = Path(name), next = path + std::string(kNewSuffix);
+  RETURN_IF_ERROR(WriteNew(next, content));
+  if (std::rename(next.c_str(), path.c_str()) != 0 || fsync(directory_.Get()) != 0) {
+    return DiskError(path, errno);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchStore::WriteFile(const StoredFile& file) const {
+  return Replace(StrCat(file.id, kDescriptionSuffix), ToJson(file).dump());
+}
+
+absl::Status BatchStore::WriteBatch(const Batch& batch) const {
+  return Replace(StrCat(batch.id, kDescriptionSuffix), ToJson(batch).dump());
+}
+
+absl::Status BatchStore::CheckBytes(const std::string& owner, int64_t num_bytes) const {
+  const auto own = bytes_.find(owner);
+  const int64_t num_own = own == bytes_.end() ? 0 : own->second;
+  const int64_t max_own = options_.has_keys ? options_.max_bytes / 2 : options_.max_bytes;
+  if (num_own + num_bytes > max_own) {
+    return absl::ResourceExhaustedError(
+        StrCat("your files have ", num_own, " bytes; with ", num_bytes, " more they exceed the ",
+               max_own, " of --batch-max-bytes ", options_.max_bytes, "; delete some"));
+  }
+  if (num_bytes_ + num_bytes > options_.max_bytes) {
+    return absl::ResourceExhaustedError(
+        StrCat("the files of all keys have ", num_bytes_, " bytes; with ", num_bytes,
+               " more they exceed --batch-max-bytes ", options_.max_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StoredFile> BatchStore::AddFile(const std::string& owner,
+                                               const std::string& filename,
+                                               std::string_view content) {
+  StoredFile file{.id = MakeId(kFilePrefix),
+                  .owner = owner,
+                  .filename = filename,
+                  .purpose = "batch",
+                  .num_bytes = std::ssize(content),
+                  .num_rows = CountRows(content),
+                  .created_at = std::time(nullptr)};
+  if (file.num_rows == 0) return absl::InvalidArgumentError("the file has no lines");
+  {
+    const std::lock_guard lock(mutex_);
+    const auto num_files = std::ranges::count(
+        files_, owner, [](const auto& entry) -> const std::string& { return entry.second.owner; });
+    if (num_files >= limits::kMaxBatchFiles) {
+      return absl::ResourceExhaustedError(StrCat("you have ", num_files, " files; there may be ",
+                                                 limits::kMaxBatchFiles, "; delete some"));
+    }
+    RETURN_IF_ERROR(CheckBytes(owner, file.num_bytes));
+    bytes_[owner] += file.num_bytes;
+    num_bytes_ += file.num_bytes;
+    file.order = next_order_++;
+  }
+  absl::Status status = WriteNew(ContentPath(file.id), content);
+  if (status.ok()) status = WriteFile(file);
+  const std::lock_guard lock(mutex_);
+  if (!status.ok()) {
+    RemoveContent(file.id);
+    bytes_[owner] -= file.num_bytes;
+    num_bytes_ -= file.num_bytes;
+    return status;
+  }
+  files_[file.id] = file;
+  return file;
+}
+
+absl::StatusOr<StoredFile> BatchStore::FindFile(const std::string& owner,
+                                                std::string_view id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = files_.find(id);
+  if (found == files_.end() || found->second.owner != owner) return NoFile(id);
+  return found->second;
+}
+
+std::vector<StoredFile> BatchStore::Files(const std::string& owner) const {
+  const std::lock_guard lock(mutex_);
+  return NewestFirst(files_, owner);
+}
+
+void BatchStore::RemoveContent(const std::string& id) {
+  unlink(StrCat(Path(id), kDescriptionSuffix).c_str());
+  unlink(ContentPath(id).c_str());
+}
+
+absl::Status BatchStore::DeleteFile(const std::string& owner, std::string_view id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = files_.find(id);
+  if (found == files_.end() || found->second.owner != owner) return NoFile(id);
+  for (const auto& [batch_id, batch] : batches_) {
+    if (batch.HasEnded()) continue;
+    if (batch.input_file_id == id || batch.output_file_id == id || batch.error_file_id == id) {
+      return absl::FailedPreconditionError(StrCat("the file ", Quote(id),
+                                                  " is in use by the batch ", batch_id,
+                                                  ", which has not ended; cancel it first"));
+    }
+  }
+  RemoveContent(found->first);
+  bytes_[owner] -= found->second.num_bytes;
+  num_bytes_ -= found->second.num_bytes;
+  files_.erase(found);
+  return absl::OkStatus();
+}
+
+absl::Status BatchStore::ForgetOldest(const std::string& owner) {
+  const Batch* oldest = nullptr;
+  int64_t num_batches = 0;
+  for (const auto& [id, batch] : batches_) {
+    if (batch.owner != owner) continue;
+    ++num_batches;
+    if (batch.HasEnded() && (oldest == nullptr || batch.order < oldest->order)) oldest = &batch;
+  }
+  if (num_batches < options_.max_batches) return absl::OkStatus();
+  if (oldest == nullptr) {
+    return absl::ResourceExhaustedError(StrCat("you have ", num_batches,
+                                               " batches that have not ended; there may be ",
+                                               options_.max_batches, "; wait, or cancel some"));
+  }
+  const std::string id = oldest->id;
+  unlink(StrCat(Path(id), kDescriptionSuffix).c_str());
+  batches_.erase(id);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Batch> BatchStore::AddBatch(Batch batch) {
+  std::function<void()> changed;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto input = files_.find(batch.input_file_id);
+    if (input == files_.end() || input->second.owner != batch.owner) {
+      return NoFile(batch.input_file_id);
+    }
+    if (input->second.purpose != "batch") {
+      return absl::InvalidArgumentError(StrCat(
+          "the file has the purpose ", Quote(input->second.purpose), "; it must be \"batch\""));
+    }
+    if (input->second.num_rows > limits::kMaxBatchRows) {
+      return absl::InvalidArgumentError(StrCat("the file has ", input->second.num_rows,
+                                               " lines; a batch may have ", limits::kMaxBatchRows));
+    }
+    RETURN_IF_ERROR(ForgetOldest(batch.owner));
+    batch.id = MakeId(kBatchPrefix);
+    batch.output_file_id = MakeId(kFilePrefix);
+    batch.error_file_id = MakeId(kFilePrefix);
+    batch.num_rows = input->second.num_rows;
+    batch.order = next_order_++;
+    RETURN_IF_ERROR(WriteBatch(batch));
+    batches_[batch.id] = batch;
+    changed = changed_;
+  }
+  if (changed) changed();
+  return batch;
+}
+
+Batch* BatchStore::Find(const std::string& id) {
+  const auto found = batches_.find(id);
+  return found == batches_.end() ? nullptr : &found->second;
+}
+
+absl::StatusOr<Batch> BatchStore::FindBatch(const std::string& owner, std::string_view id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = batches_.find(id);
+  if (found == batches_.end() || found->second.owner != owner) return NoBatch(id);
+  return found->second;
+}
+
+std::vector<Batch> BatchStore::Batches(const std::string& owner) const {
+  const std::lock_guard lock(mutex_);
+  return NewestFirst(batches_, owner);
+}
+
+absl::StatusOr<Batch> BatchStore::Cancel(const std::string& owner, std::string_view id) {
+  std::function<void()> changed;
+  Batch cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = batches_.find(id);
+    if (found == batches_.end() || found->second.owner != owner) return NoBatch(id);
+    Batch& batch = found->second;
+    if (batch.state == BatchState::kInProgress) {
+      Batch next = batch;
+      next.state = BatchState::kCancelling;
+      next.cancelling_at = std::time(nullptr);
+      RETURN_IF_ERROR(WriteBatch(next));
+      batch = std::move(next);
+    }
+    cancelled = batch;
+    changed = changed_;
+  }
+  if (changed) changed();
+  return cancelled;
+}
+
+std::vector<Batch> BatchStore::Unfinished() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Batch> unfinished;
+  for (const auto& [id, batch] : batches_) {
+    if (!batch.HasEnded()) unfinished.push_back(batch);
+  }
+  std::ranges::sort(unfinished, {}, &Batch::order);
+  return unfinished;
+}
+
+void BatchStore::SetCounts(const std::string& id, int num_completed, int num_failed) {
+  const std::lock_guard lock(mutex_);
+  Batch* const batch = Find(id);
+  if (batch == nullptr) return;
+  batch->num_completed = num_completed;
+  batch->num_failed = num_failed;
+}
+
+absl::Status BatchStore::SetIdleStarts(const std::string& id, int num_idle_starts) {
+  const std::lock_guard lock(mutex_);
+  Batch* const batch = Find(id);
+  if (batch == nullptr || batch->num_idle_starts == num_idle_starts) return absl::OkStatus();
+  batch->num_idle_starts = num_idle_starts;
+  return WriteBatch(*batch);
+}
+
+absl::Status BatchStore::AddOutputBytes(const std::string& id, int64_t num_bytes) {
+  const std::lock_guard lock(mutex_);
+  Batch* const batch = Find(id);
+  if (batch == nullptr) return NoBatch(id);
+  if (num_bytes > 0) RETURN_IF_ERROR(CheckBytes(batch->owner, num_bytes));
+  bytes_[batch->owner] += num_bytes;
+  num_bytes_ += num_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status BatchStore::MakeOutputFile(const Batch& batch, std::string_view suffix,
+                                        std::string* id) {
+  struct stat info = {};
+  if (stat(ContentPath(*id).c_str(), &info) != 0 || info.st_size == 0) {
+    RemoveContent(*id);
+    id->clear();
+    return absl::OkStatus();
+  }
+  const StoredFile file{.id = *id,
+                        .owner = batch.owner,
+                        .filename = StrCat(batch.id, suffix),
+                        .purpose = "batch_output",
+                        .num_bytes = info.st_size,
+                        .created_at = batch.ended_at,
+                        .order = next_order_++};
+  files_[file.id] = file;
+  return WriteFile(file);
+}
+
+absl::Status BatchStore::End(const std::string& id, BatchState state, std::string error_code,
+                             std::string error) {
+  const std::lock_guard lock(mutex_);
+  Batch* const batch = Find(id);
+  if (batch == nullptr) return NoBatch(id);
+  batch->ended_at = std::time(nullptr);
+  const absl::Status output = MakeOutputFile(*batch, "_output.jsonl", &batch->output_file_id);
+  const absl::Status errors = MakeOutputFile(*batch, "_error.jsonl", &batch->error_file_id);
+  batch->state = state;
+  batch->error_code = std::move(error_code);
+  batch->error = std::move(error);
+  RETURN_IF_ERROR(output);
+  RETURN_IF_ERROR(errors);
+  return WriteBatch(*batch);
+}
+
+}  // namespace lssar
