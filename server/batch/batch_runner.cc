@@ -41,7 +41,9 @@ constexpr int kMaxLinesAtOnce = 256;
 // Between two tries of a batch whose rows are refused.
 constexpr milliseconds kFirstWait{100}, kLastWait{10000};
 // How often a batch is looked at that waits for the engine, its key or its end.
-constexpr milliseconds kPoll{50};
+constexpr milliseconds kPoll{10};
+// After the last request of others: a client that calls again and again is not met by all rows.
+constexpr std::chrono::seconds kYieldTime{1};
 constexpr std::chrono::seconds kRefreshTime{1};
 // A row that ends the server each time must not keep it from starting.
 constexpr int kMaxIdleStarts = 5;
@@ -314,6 +316,7 @@ void BatchRunner::Run() {
   while (!signal_->StopAt()) {
     if (signal_->TakeChanges() || Clock::now() > refreshed_at_ + kRefreshTime) Refresh();
     CollectAnswers();
+    Yield();
     EndBatches();
     BeginRows();
     Sync();
@@ -330,6 +333,7 @@ void BatchRunner::Run() {
     if (Clock::now() >= *signal_->StopAt()) GiveUp(/*active=*/nullptr);
     signal_->Wait(kPoll);
     CollectAnswers();
+    Yield();
     Sync();
   }
   for (const auto& active : active_) {
@@ -440,9 +444,18 @@ void BatchRunner::BeginRows() {
   }
 }
 
+// A row of several prompts counts as others, too: it needs no rows beside it.
+void BatchRunner::Yield() {
+  const Clock::time_point now = Clock::now();
+  if (options_.num_requests() > std::ssize(running_)) others_seen_at_ = now;
+  is_yielding_ = now < others_seen_at_ + kYieldTime;
+  for (const Running& running : running_) {
+    running.exchange->SetPaused(is_yielding_ && &running != &running_.front());
+  }
+}
+
 bool BatchRunner::MayBegin() const {
-  if (std::ssize(running_) >= options_.max_rows) return false;
-  return running_.empty() || options_.num_requests() <= std::ssize(running_);
+  return running_.empty() || (!is_yielding_ && std::ssize(running_) < options_.max_rows);
 }
 
 bool BatchRunner::BeginRow(Active& active) {

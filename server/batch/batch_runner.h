@@ -27,7 +27,8 @@ namespace lssar {
 // a line that was not written whole is cut off. So no row is lost, and none is there twice.
 //
 // One batch of an owner runs at a time, the oldest first. All rows together are one tenant of the
-// engine, of the lowest priority. While it has other requests, no row begins beside a running one.
+// engine, of the lowest priority. While it has other requests, and for a moment after, one row goes
+// on, the others are paused, and none begins.
 class BatchRunner {
  public:
   struct Options {
@@ -68,6 +69,8 @@ class BatchRunner {
   void OnAnswer(Running& running);
   // Begins rows, of each batch in turn.
   void BeginRows();
+  // Pauses rows for other requests of the engine, and lets them go on.
+  void Yield();
   bool MayBegin() const;
   bool BeginRow(Active& active);
   void Begin(Active& active, BatchRow row, Caller caller);
@@ -87,7 +90,8 @@ class BatchRunner {
   // The thread's.
   std::list<std::unique_ptr<Active>> active_;
   std::list<Running> running_;
-  Clock::time_point refreshed_at_ = {};
+  Clock::time_point refreshed_at_ = {}, others_seen_at_ = {};
+  bool is_yielding_ = false;
   std::thread thread_;
 };
 

@@ -180,6 +180,16 @@ std::optional<std::chrono::milliseconds> HttpExchange::SendComment(
   return interval;
 }
 
+void HttpExchange::SetPaused(bool is_paused) {
+  if (is_paused_.exchange(is_paused) == is_paused || is_paused) return;
+  std::shared_ptr<ExchangeListener> call;
+  {
+    const std::lock_guard lock(mutex_);
+    call = call_;
+  }
+  if (call != nullptr) call->OnSpace();
+}
+
 void HttpExchange::EndStream() {
   {
     const std::lock_guard lock(mutex_);

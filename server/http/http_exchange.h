@@ -2,6 +2,7 @@
 #ifndef LSSAR_SERVER_HTTP_HTTP_EXCHANGE_H_
 #define LSSAR_SERVER_HTTP_HTTP_EXCHANGE_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -73,7 +74,9 @@ class HttpExchange {
   bool HasStarted() const;
   // The status of the answer; 0: there is none yet.
   int SentStatus() const;
-  bool HasSpace() const { return queue_.HasSpace(); }
+  bool HasSpace() const { return !is_paused_ && queue_.HasSpace(); }
+  // Paused, the answer has no space: the engine does not work for it.
+  void SetPaused(bool is_paused);
 
   // Runs `work` once on a thread of the connection, unless the server ends first.
   void RunLater(std::chrono::milliseconds delay, std::function<void()> work) {
@@ -116,7 +119,8 @@ class HttpExchange {
   mutable std::mutex mutex_;
   State state_ = State::kWaiting;
   int sent_status_ = 0;
-  bool is_chunked_ = false;         // of the stream
+  bool is_chunked_ = false;  // of the stream
+  std::atomic<bool> is_paused_ = false;
   Clock::time_point sent_at_ = {};  // bytes of the stream, last
   std::vector<HttpHeader> headers_;
   ReplyQueue<std::string> queue_;  // of bytes, in blocks
