@@ -1,6 +1,6 @@
 """What one API key can do to another's time to the first token.
 
-    /usr/bin/python3 tests/attack/fairness.py --build build/ci [--calls 100] [--only NAME,...]
+    /usr/bin/python3 tests/attack/fairness.py --build build/ci [--calls 100] [--only 'NAME;...']
 
 For each shape of attack: a fresh server with two keys; calls of the one key alone, one after
 another; then the same calls once the other key's attack fills the engine. Prints median and 99th
@@ -227,10 +227,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--build', required=True, help='build folder: programs in bin/, stubs')
     parser.add_argument('--calls', type=int, default=100)
-    parser.add_argument('--only', default='', help='names of shapes, separated by commas')
+    parser.add_argument('--only', default='', help='names of shapes, separated by semicolons')
     arguments = parser.parse_args()
     sys.path.insert(0, os.path.join(arguments.build, 'python'))
-    wanted = [name.strip() for name in arguments.only.split(',') if name.strip()]
+    wanted = [name.strip() for name in arguments.only.split(';') if name.strip()]
     print('attack | alone, p50/p99 ms | beside it | ratio of p99 | lost | targets', flush=True)
     passed = [run_shape(shape, arguments) for shape in SHAPES if not wanted or shape in wanted]
     if not wanted or BURST in wanted:

@@ -161,8 +161,8 @@ TEST(TokenBudget, CreditComesBeforeEqualParts) {
   const auto prompt = [](int rank, int64_t credit) {
     return RequiredTokens{.num_pending = 500, .rank = rank, .credit = credit * kToken};
   };
-  EXPECT_EQ(Share(kShared, {prompt(0, 30), prompt(1, 30)}), (Tokens{120, 120}))
-      << "equal credits are none";
+  EXPECT_EQ(Share(kShared, {prompt(0, 30), prompt(1, 30)}), (Tokens{121, 120}))
+      << "equal credits are none; the first gets what is left of both parts";
   EXPECT_EQ(Share(kShared, {prompt(0, 0), prompt(1, 400)}), (Tokens{1, 230}))
       << "all of the step, but that every tenant advances";
   const Tokens some = Share(kShared, {prompt(0, 0), prompt(1, 100)});  // 78 and 178
