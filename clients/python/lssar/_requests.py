@@ -144,11 +144,11 @@ def _attention_override(change: object) -> dict[str, object]:
         raise TypeError(f'{place} must be a dict such as {{"p": 5}}, not {change!r}')
     values = _powers(change, place)
     if 'p_by_length' in values:
-        steps = values['p_by_length']
-        if not isinstance(steps, Iterable) or not all(isinstance(each, Mapping)
-                                                      for each in (steps := list(steps))):
+        given = values['p_by_length']
+        steps = list(given) if isinstance(given, Iterable) else [given]
+        if isinstance(given, Mapping) or not all(isinstance(each, Mapping) for each in steps):
             raise TypeError(f'{place}.p_by_length must be a list of dicts such as '
-                            f'{{"min_keys": 256, "p": 5}}, not {steps!r}')
+                            f'{{"min_keys": 256, "p": 5}}, not {given!r}')
         if not steps:
             raise ValueError(f'{place}.p_by_length is empty: leave it out')
         values['p_by_length'] = [_powers(each, f'{place}.p_by_length[{i}]')
