@@ -7,7 +7,7 @@ import json
 import operator
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import grpc
 from google.protobuf.message import Message as ProtoMessage
@@ -145,8 +145,10 @@ def _attention_override(change: object) -> dict[str, object]:
     values = _powers(change, place)
     if 'p_by_length' in values:
         given = values['p_by_length']
-        steps = list(given) if isinstance(given, Iterable) else [given]
-        if isinstance(given, Mapping) or not all(isinstance(each, Mapping) for each in steps):
+        is_list = isinstance(given, Iterable) and not isinstance(given, Mapping)
+        items: list[object] = list(cast(Iterable[object], given)) if is_list else [given]
+        steps = [each for each in items if isinstance(each, Mapping)]
+        if not is_list or len(steps) != len(items):
             raise TypeError(f'{place}.p_by_length must be a list of dicts such as '
                             f'{{"min_keys": 256, "p": 5}}, not {given!r}')
         if not steps:
