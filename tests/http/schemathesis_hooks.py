@@ -25,6 +25,10 @@ RIGHT = re.compile("|".join((
     "^logit_bias id is",
     r"^(layers|heads|rows)\[\d+\] is",
     "may be set only where",
+    "are both there; send one",  # constraints
+    "leaves no id to sample",
+    "a message without text; continue_final_message needs some",
+    "this server does not allow it",
     "is not available where stream is true",
 )))
 
