@@ -58,4 +58,4 @@ build $models/smollm2-lssar --base "$gguf" --delta $zoo
 if [ "${1:-}" = --teacher ]; then
   build $models/smollm2-softmax "$gguf" --attention softmax
 fi
-say "Ready: build/release/bin/lssar chat --model $models/smollm2-lssar"
+say "Ready: lssar chat --model $models/smollm2-lssar"
