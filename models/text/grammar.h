@@ -20,8 +20,9 @@ inline constexpr size_t kMaxGrammarBytes = size_t{256} << 10;
 // Brackets of a regular expression or a grammar within each other, escaped ones included.
 inline constexpr int kMaxGrammarDepth = 200;
 inline constexpr std::chrono::seconds kMaxGrammarCompileTime{10};
-// The work of one call of a GrammarMatcher: states of the parser that it steps through.
-inline constexpr int64_t kMaxMatcherSteps = 100'000;
+// The work of one call of a GrammarMatcher: states of the parser that it steps through. A mask may
+// take some for each id: within a bounded string every piece of the vocabulary is tried.
+constexpr int64_t MaxMatcherSteps(int num_ids) { return 100'000 + int64_t{32} * num_ids; }
 
 struct GrammarSource {
   enum class Kind : uint8_t {
@@ -50,7 +51,7 @@ class GrammarMatcher {
   // Sets the bits (kernels/sampling.h) of the ids that may come next, and clears the others. The
   // ids of special tokens and those without bytes never may.
   // Shapes  mask [NumMaskWords(num_ids)], of the compiler's num_ids
-  // Errors  RESOURCE_EXHAUSTED: it would take more than kMaxMatcherSteps; the matcher must not be
+  // Errors  RESOURCE_EXHAUSTED: it would take more than MaxMatcherSteps; the matcher must not be
   //         used any more
   virtual absl::Status FillMask(std::span<uint32_t> mask) = 0;
   // False: the text with this id behind it does not begin any that fits; nothing has changed.

@@ -110,7 +110,8 @@ class Matcher final : public GrammarMatcher {
     tensor.ndim = 1;
     tensor.dtype = xgrammar::GetBitmaskDLType();
     tensor.shape = shape;
-    const ScopedLimit limit(kMaxMatcherSteps, std::chrono::steady_clock::time_point::max());
+    const ScopedLimit limit(MaxMatcherSteps(num_ids_),
+                            std::chrono::steady_clock::time_point::max());
     try {
       matcher_.FillNextTokenBitmask(&tensor);
     } catch (const std::exception&) {
@@ -121,7 +122,8 @@ class Matcher final : public GrammarMatcher {
   }
 
   absl::StatusOr<bool> Accept(int32_t id) override {
-    const ScopedLimit limit(kMaxMatcherSteps, std::chrono::steady_clock::time_point::max());
+    const ScopedLimit limit(MaxMatcherSteps(num_ids_),
+                            std::chrono::steady_clock::time_point::max());
     try {
       return matcher_.AcceptToken(id);
     } catch (const std::exception&) {

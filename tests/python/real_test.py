@@ -28,7 +28,7 @@ import openai  # noqa: E402
 import tokenizers  # noqa: E402
 
 import plain_models  # noqa: E402
-from lssar import Client  # noqa: E402
+from lssar import Client, LssarError  # noqa: E402
 from lssar._server import OwnServer  # noqa: E402
 from lssar.checkpoints import convert, tensor_file  # noqa: E402
 
@@ -129,6 +129,26 @@ class RealTest(unittest.TestCase):
                         server.address, timeout_s=300) as client:
             self.assertEqual([client.complete(prompt, **options)[0].text for prompt in PROMPTS],
                              alone)
+
+    def test_bounded_texts_fit_a_large_vocabulary(self):
+        """In a bounded string the mask tries every one of 49,152 pieces."""
+        schema = {'type': 'object', 'required': ['name', 'count'], 'properties': {
+            'name': {'type': 'string', 'maxLength': 20},
+            'count': {'type': 'integer', 'minimum': 0, 'maximum': 99}}}
+        sentence = '[A-Z][a-z]{0,9}( [a-z]{1,9}){2,8}[.]'
+        with served(self.model) as server, Client(server.address, timeout_s=300) as client:
+            for seed in range(4):
+                options = {'max_tokens': 400, 'seed': seed, 'temperature': 0.7}
+                try:
+                    text = client.complete('A thing:', regex=sentence, **options)[0].text
+                except LssarError as error:
+                    if 'has no xgrammar' in str(error):
+                        self.skipTest('this build has no xgrammar')
+                    raise
+                self.assertRegex(text, f'^{sentence}$')
+                text = client.complete('A thing:', json_schema=json.dumps(schema),
+                                       **options)[0].text
+                self.assertLessEqual(len(json.loads(text)['name']), 20)
 
     def test_chat_through_openai(self):
         command = [SERVER, '--model', self.model, '--max-model-len', '1024', '--listen',
