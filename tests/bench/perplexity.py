@@ -32,7 +32,7 @@ def ours(program: str, model: str, text: str, dtype: str, kv: str, most_rows: in
         rows = [ids[i:i + ROW] for i in range(0, len(ids) - ROW + 1, ROW)][:most_rows]
         bos = llm.encode('a')[:-1]  # none where the checkpoint's prompts have none
         rows = [[*bos, *row[len(bos):]] for row in rows]
-        scores = llm.score([(row[:FIRST], [row[FIRST:]]) for row in rows], use_tqdm=True)
+        scores = llm.score([(row[:FIRST], [row[FIRST:]]) for row in rows])
     return [-each[0].logprob for each in scores]
 
 
