@@ -148,7 +148,7 @@ const std::vector<Family>& Families() {
   return families;
 }
 
-// Of every family.
+// Fields of every family.
 constexpr Name kCommon[] = {{"vocab_size", "vocab_size"},
                             {"tie_word_embeddings", "tie_word_embeddings"},
                             {"bos_token_id", "bos_token_id"},

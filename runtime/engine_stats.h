@@ -10,7 +10,7 @@
 
 namespace lssar {
 
-// Of the scheduler, since the start.
+// The scheduler's counters, since the start.
 struct SchedulerCounters {
   int64_t num_generated_tokens = 0;
   int64_t num_preemptions = 0;
@@ -20,7 +20,7 @@ struct SchedulerCounters {
   int64_t num_accepted_tokens = 0;       // of these, tokens that became output
 };
 
-// Of the model runner, since the start; failed steps count as steps only.
+// The model runner's counters, since the start; failed steps count as steps only.
 struct ModelCounters {
   int64_t num_steps = 0;
   int64_t num_batched_tokens = 0;

@@ -29,7 +29,7 @@ class GenerateTask final : public SequenceTask {
     int choice = 0;
     const Tokenizer* tokenizer = nullptr;             // null: no text
     std::shared_ptr<const StopStrings> stop_strings;  // null: none
-    // Of the tokens before min_tokens; null: there are none.
+    // For the tokens before min_tokens; null: there are none.
     std::shared_ptr<const SamplingParams> early_sampling;
     const ModelConfig* config = nullptr;  // says what EOS is
     std::unique_ptr<TokenMasks> masks;    // null: any token may come

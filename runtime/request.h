@@ -76,7 +76,7 @@ struct EmbedParams {
   Pooling pooling = Pooling::kLast;
   // In the order of the results, without repeats, >= 1: kFinalNorm, or 0 to num_hidden_layers.
   std::vector<int32_t> layers = {kFinalNorm};
-  // Of the tokens for kMean and kToken: ascending, without repeats; empty: all.
+  // The tokens for kMean and kToken: ascending, without repeats; empty: all.
   std::vector<int32_t> positions = {};
   bool apply_head = false;  // the regression head's outputs in place of the hidden states
   bool normalize = false;   // to L2 norm 1, after pooling and head

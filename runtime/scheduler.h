@@ -64,7 +64,7 @@ class TokenBudget {
   };
   explicit TokenBudget(const Limits& limits) : limits_(limits) {}
 
-  // Of one tenant.
+  // For one tenant.
   // Sequences with one pending token get it first: these are decodes, and no prompt delays them.
   // The rest of the budget goes to prefill chunks in order, each as large as possible: the first
   // request is done soonest. While a reader waits for a token of the step, chunks share
@@ -76,7 +76,7 @@ class TokenBudget {
   // Ensures   1 <= sum of num_tokens <= max_num_batched_tokens unless `sequences` is empty
   void Divide(std::span<const RequiredTokens> sequences, std::vector<int>* num_tokens) const;
 
-  // Of several tenants. A step costs no more than SharedStep, so that a tenant's next request does
+  // For several tenants. A step costs no more than SharedStep, so that a tenant's next request does
   // not wait for a long one. The parts of the tenants are so that their credits become equal, as
   // far as the step goes: equal parts where they are. A tenant also gets what the others leave, by
   // rank. Its decodes come first, those that have waited longest; then its prompts in order. They

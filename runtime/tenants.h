@@ -29,7 +29,7 @@ struct Tenant {
   int64_t last_step = 0;
   bool is_active = false;  // has requests that wait or run
   int rank = 0;            // among the active tenants, by service
-  // Of running requests. Pages: entries of the page tables of sequences that are not paused.
+  // The running requests. Pages: entries of the page tables of sequences that are not paused.
   int num_sequences = 0;
   int num_running_sequences = 0;  // not preempted: each takes a place
   int64_t num_pages = 0;
@@ -73,7 +73,7 @@ class Tenants {
     tenant->step_cost += cost;
   }
   // A step of this cost: its tokens were charged to their tenants, and the pages of the pool are
-  // worth as much again. Whoever has taken less than an equal part of it gets the rest as credit,
+  // worth as much again. A tenant that took less than an equal part of it gets the rest as credit,
   // at the expense of the others.
   void EndStep(int64_t cost, int num_pages);
 

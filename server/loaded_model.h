@@ -56,7 +56,7 @@ class LoadedModel {
   // Requests may have steering.
   bool AllowsSteering() const { return allows_steering_; }
   void AllowSteering() { allows_steering_ = true; }
-  // Of the constraints of requests.
+  // The compiled constraints of requests.
   GrammarCache& Grammars() const { return *grammars_; }
   // May be null in tests.
   Backend* GetBackend() const { return backend_.get(); }

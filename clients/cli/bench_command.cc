@@ -118,7 +118,7 @@ class BenchCommand : public Command {
         .Excludes("--duration");
     add("--warmup", warmup_, "TIME",
         "time before each load whose requests are not counted [0 to 24h; default 1s]");
-    add("--deadline", deadline_, "TIME", "of each request [over 0 to 24h; default: none]");
+    add("--deadline", deadline_, "TIME", "for each request [over 0 to 24h; default: none]");
     add("--seed", seed_, "N",
         "the same seed gives the same requests and arrivals [0 to 2^64-1; default 1]");
   }

@@ -14,7 +14,7 @@ struct WorkLimitExceeded : std::runtime_error {
   WorkLimitExceeded() : std::runtime_error("the limit of work is exceeded") {}
 };
 
-// Of the calling thread's calls.
+// Bounds the calling thread's calls.
 struct WorkLimit {
   std::int64_t num_steps = std::numeric_limits<std::int64_t>::max();  // left
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();

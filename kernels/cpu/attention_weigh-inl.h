@@ -88,7 +88,7 @@ Survivors FindSurvivors(const Work<T>& work, int row, int chunk, int32_t* keys) 
   float* scores = work.values.Scores(row) + chunk;
   const uint8_t* candidates = nullptr;
   if constexpr (kIsFixed<T>) {
-    // Of a flat row all keys are.
+    // In a flat row all keys are candidates.
     if (work.item.NumKeys(row) > kShortRowKeys && !HasBothPlanes(work.item, row) &&
         weighting.rule == WeightRule::kReweightSoftplus) {
       count = work.values.NumCandidates(row, chunk);

@@ -86,8 +86,8 @@ struct CudaAttentionArgs {
   bool has_wide_blocks = false;  // the device has CudaAttentionMemory::wide_prefill
   CudaScratch scratch;
   AttentionForm form = {.phi = Phi::kSoftplus, .reweights = true, .is_length_scaled = true};
-  // Of scores in units of log 2, besides ln(N): log2(e) ln(d), or log2(e) / sqrt(d) of a form that
-  // is not length-scaled.
+  // Factor of a dot product, besides ln(N), that gives scores in units of log 2: log2(e) ln(d), or
+  // log2(e) / sqrt(d) of a form that is not length-scaled.
   double score_unit = 0;
   float p = 15;
   unsigned whole_p = 15;  // p, or 0 where it has a fraction or is above 2^24

@@ -33,8 +33,8 @@ class StepGraphs {
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
 
-  // Backend::RunStep. Steps that are not pure decode run their ops. Of a bucket that Prepare has
-  // not recorded, the first step runs its ops, which reserve their workspaces; the second is
+  // Backend::RunStep. Steps that are not pure decode run their ops. If Prepare has not
+  // recorded a bucket, its first step runs its ops, which reserve their workspaces; the second is
   // recorded; later ones are replayed.
   // Requires  statistics that can count for args.counters
   void Run(const StepArgs& args, absl::FunctionRef<void()> ops);

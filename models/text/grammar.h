@@ -67,7 +67,7 @@ class GrammarMatcher {
 class Grammar {
  public:
   virtual ~Grammar() = default;
-  // Of the empty text.
+  // A matcher of the empty text.
   virtual std::unique_ptr<GrammarMatcher> NewMatcher() const = 0;
   virtual int64_t NumBytes() const = 0;  // of memory, about
 };

@@ -55,7 +55,7 @@ constexpr std::array<std::string_view, 16> kNotEnforced = {"$dynamicRef",
                                                            "then",
                                                            "uniqueItems",
                                                            "$dynamicAnchor"};
-// Of these a schema object has at most one, and beside it no other keyword that says what a value
+// A schema object has at most one of these, and beside it no other keyword that says what a value
 // is: the first one decides alone.
 constexpr std::array<std::string_view, 6> kAlone = {"$ref",  "const", "enum",
                                                     "anyOf", "oneOf", "allOf"};

@@ -51,8 +51,8 @@ class Call : public std::enable_shared_from_this<Call>, private SubRequests::Own
   virtual void OnSubmitted() {}
   // False while too much waits for the client.
   virtual bool HasSpace() const = 0;
-  // In order, one at a time, under the call's lock; SendEnd is the last. Of the engine's thread:
-  // must not block.
+  // In order, one at a time, under the call's lock; SendEnd is the last. On the engine's
+  // thread: must not block.
   virtual void Send(int prompt, std::unique_ptr<Message> reply) = 0;
   virtual void SendEnd(const absl::Status& status) = 0;
   // Runs `work` once, unless the call is gone by then.

@@ -23,7 +23,7 @@ namespace lssar {
 // calls out of the exporter's queue.
 inline constexpr size_t kMaxTracedItems = 16;
 
-// Of a call over HTTP.
+// The path of a call over HTTP.
 struct HttpPath {
   std::string method;      // "POST"
   std::string path;        // as sent

@@ -21,7 +21,7 @@
 
 namespace lssar {
 
-// Of all compiled grammars that no request uses, about.
+// All compiled grammars that no request uses, about.
 inline constexpr int64_t kMaxGrammarCacheBytes = int64_t{128} << 20;
 // How long a request waits while as many others are compiled as may be.
 inline constexpr std::chrono::seconds kMaxGrammarWait{2};
@@ -35,7 +35,7 @@ class GrammarCache {
   GrammarCache(const GrammarCache&) = delete;
   GrammarCache& operator=(const GrammarCache&) = delete;
 
-  // Of the kept results.
+  // Bytes of the kept results.
   int64_t NumBytes() {
     const std::lock_guard lock(mutex_);
     return num_bytes_;

@@ -98,7 +98,7 @@ class ReplyQueue {
 
   // The status of End; nullopt: more may follow.
   const std::optional<absl::Status>& Ended() const { return ended_; }
-  // Of what waits and what was taken but is not written.
+  // Bytes that wait, or were taken but are not written.
   int64_t NumBytes() const { return num_bytes_; }
 
   // Nobody reads any more: drops what waits.

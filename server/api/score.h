@@ -19,7 +19,7 @@ class ScoreMethod final : public Method {
   void OnResult(int item, EngineResult result) override;
   void OnEnd(const absl::Status& status, const RequestStats& total) override;
 
-  // Of the items that cannot be scored, once the request is parsed.
+  // The errors of items that cannot be scored, once the request is parsed.
   const std::map<int, absl::Status>& Errors() const { return errors_; }
 
  private:

@@ -27,8 +27,8 @@ class WorkerPool {
     int max_jobs = 1024;                      // that wait
     int64_t max_bytes = int64_t{256} << 20;   // of all queued and running jobs
     int64_t large_bytes = int64_t{64} << 10;  // a job of more bytes is large
-    // Of all running jobs, for the next large one to begin beside another: while token ids are
-    // parsed they take nine times the memory of their message.
+    // The next large job begins beside others up to so many bytes of all running ones: while token
+    // ids are parsed they take nine times the memory of their message.
     int64_t max_running_bytes = int64_t{32} << 20;
   };
   // Half of the machine's cores, 2 to 8: tokenization must not starve the engine. Every call of

@@ -46,7 +46,7 @@ class TokenBucket {
   Clock::time_point full_at_ = {};
 };
 
-// Of one key, since the server's start.
+// The counts of one key, since the server's start.
 struct KeyCounts {
   int64_t num_calls = 0, num_refused = 0;  // admitted; refused by a limit of the key or the queue
   int64_t num_tokens = 0;                  // prompt and output
@@ -170,7 +170,7 @@ class AccessControl {
   // Reads the key file now, whether it has changed or not, and logs the result.
   void Reload();
 
-  // Of the keys that have made a call, by name.
+  // The counts of the keys that have made a call, by name.
   std::map<std::string, KeyCounts> Counts();
   // The usage record of a client address; null: addresses have no limits.
   std::shared_ptr<KeyUsage> OfAddress(const std::string& address);

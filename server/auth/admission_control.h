@@ -60,7 +60,7 @@ class AdmissionPermit {
   AdmissionControl* control_;  // null: moved from
   LoadedModel* model_;
   uint64_t id_;
-  // Of the key, or of the client's address. Null: it has no limits, or was released.
+  // The usage of the key, or of the client's address. Null: it has no limits, or was released.
   std::shared_ptr<KeyUsage> key_;
   TokenReservation reserved_;
   int64_t num_used_tokens_ = 0;

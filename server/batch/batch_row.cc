@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kIdBegin = R"({"id":"batch_req_)";
-// Of the message that an error repeats from its reply.
+// Longer messages of a reply are shortened in the error that repeats them.
 constexpr size_t kMaxRepeatedBytes = 256;
 constexpr std::array<std::string_view, 4> kFields = {"custom_id", "method", "url", "body"};
 

@@ -48,7 +48,7 @@ constexpr std::chrono::seconds kRefreshTime{1};
 // A row that ends the server each time must not keep it from starting.
 constexpr int kMaxIdleStarts = 5;
 constexpr std::chrono::seconds kMaxEndTime{10};
-// Of a file, which has come as the body of a request.
+// A file has no more lines: it has come as the body of a request.
 constexpr int kMaxLines = limits::kMaxMessageBytes;
 
 std::string ErrnoMessage(const std::string& path) {
@@ -572,7 +572,7 @@ void BatchRunner::Fail(Active& active, std::string_view code, std::string messag
   GiveUp(&active);
 }
 
-// Of one batch; null: of all.
+// Ends the running rows of one batch; null: of all.
 void BatchRunner::GiveUp(const Active* active) {
   for (const Running& running : running_) {
     if (active != nullptr && running.active != active) continue;

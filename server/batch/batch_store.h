@@ -18,7 +18,7 @@
 
 namespace lssar {
 
-// Of an owner, the name of an API key; empty: made on a server without keys. Times: seconds since
+// `owner` is the name of an API key; empty: made on a server without keys. Times: seconds since
 // 1970; 0: not yet.
 struct StoredFile {
   std::string id;  // "file-..."
@@ -45,7 +45,7 @@ struct Batch {
   std::string owner, client;  // the client's address, for the limits and the log
   std::string endpoint, completion_window, input_file_id;
   std::string metadata = "null";  // JSON
-  // Of the answers and of the errors. Files once the batch has ended; empty then: there are none.
+  // For the answers and the errors. Files once the batch has ended; empty then: there are none.
   std::string output_file_id, error_file_id;
   int64_t created_at = 0, expires_at = 0, cancelling_at = 0, ended_at = 0;
   BatchState state = BatchState::kInProgress;
@@ -91,12 +91,12 @@ class BatchStore {
   std::vector<StoredFile> Files(const std::string& owner) const;  // newest first
   // Errors  FAILED_PRECONDITION: of a batch that has not ended
   absl::Status DeleteFile(const std::string& owner, std::string_view id);
-  // Of a file, or of an output that is being written.
+  // The path of a file, or of an output that is being written.
   std::string ContentPath(std::string_view id) const;
 
   // `batch` has owner, client, endpoint, completion_window, expires_at after created_at,
-  // input_file_id and metadata. Of too many that have ended the oldest is forgotten; its files
-  // stay.
+  // input_file_id and metadata. Where too many have ended, the oldest is forgotten; its
+  // files stay.
   // Errors  INVALID_ARGUMENT: the input has too many rows or another purpose
   //         RESOURCE_EXHAUSTED: names the limit of batches
   absl::StatusOr<Batch> AddBatch(Batch batch);

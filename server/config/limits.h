@@ -31,7 +31,7 @@ inline constexpr int kMaxBatchFiles = 10'000;  // of one API key
 inline constexpr int kMaxBatches = 1'000;      // of one API key
 inline constexpr Range<int64_t> kBatchBytes = {int64_t{1} << 20, int64_t{1} << 50};
 inline constexpr Range<int> kMaxCalls = {1, 1 << 16};
-// Of one API key, or of one address where there are no keys.
+// Limits of one API key, or of one address where there are no keys.
 inline constexpr Range<int> kMaxClientSequences = {0, 1 << 16};
 inline constexpr Range<int> kMaxClientQueued = {0, 1 << 16};
 inline constexpr Range<int> kMaxClientPriority = {-kMaxPriority, kMaxPriority};

@@ -78,7 +78,7 @@ struct ServerOptions {
   std::string http_listen = "127.0.0.1:8080";  // HOST:PORT; port 0: any free port; empty: no port
   // Origins of web pages that may call the HTTP port (CORS); "*": all; empty: none.
   std::vector<std::string> http_cors_origins;
-  // Of files and batches (/v1/files, /v1/batches); empty: there are none.
+  // Has the files and batches of /v1/files and /v1/batches; empty: there are none.
   std::string batch_directory;
   int64_t batch_max_bytes = int64_t{10} << 30;  // of its files
   bool web_page = true;                         // at / of the HTTP port

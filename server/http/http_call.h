@@ -58,7 +58,7 @@ class HttpCall final : public Call, public ExchangeListener {
   // The log line is written when both are set.
   std::mutex end_mutex_;
   std::optional<absl::Status> ended_;     // of the call
-  std::optional<absl::Status> finished_;  // of the exchange, which has let go of the call
+  std::optional<absl::Status> finished_;  // of the exchange, which no longer refers to the call
 };
 
 }  // namespace lssar

@@ -99,7 +99,7 @@ struct ListPath {
 // Scores, embeddings, attention.
 std::span<const ListPath> ListPaths();
 
-// Of calls that the engine has no part in: a method without requests and replies.
+// For calls that the engine has no part in: a method without requests and replies.
 std::unique_ptr<Method> MakeNoMethod();
 
 // The same with the JSON of the reply, which a worker makes.

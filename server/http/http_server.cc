@@ -125,7 +125,7 @@ struct HttpServer::State final : public HttpHandler {
     std::string_view path;
     std::string_view rpc = {};          // the call's name in the log line
     std::optional<CallKind> kind = {};  // set: the engine works for it
-    // Of a call, one of the three.
+    // A call has one of the three.
     HttpMethod (*make)() = {};
     HttpMethod (*make_for)(const State&) = {};
     HttpMethod (*make_batch)(BatchStore*) = {};
@@ -143,7 +143,7 @@ struct HttpServer::State final : public HttpHandler {
   static std::span<const Route> Routes();
   // Null: there is no such path. One of another method where the path does not take `method`.
   static const Route* FindRoute(std::string_view path, std::string_view method);
-  // Of a route's path: "GET, HEAD, OPTIONS".
+  // For the header Allow: "GET, HEAD, OPTIONS".
   static std::string AllowedMethods(std::string_view route_path);
   static std::string PathList();
 

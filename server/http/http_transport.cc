@@ -229,7 +229,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   std::shared_ptr<HttpExchange> MakeExchange(HttpRequest request) {
-    // Weak: an engine that has not let go of an answer yet may outlive the port.
+    // Weak: an engine that still refers to an answer may outlive the port.
     const std::weak_ptr<Connection> weak = weak_from_this();
     HttpExchange::Hooks hooks;
     hooks.wake = [weak] {

@@ -158,7 +158,7 @@ class ScoreCodec final : public HttpCodec {
   // What belongs to the continuation that comes next.
   std::string token_ids_;
   ChatLogprobs logprobs_{format_};
-  // Of the continuations that run, by item and index: the elements of "token_id_logprobs".
+  // By item and index of the continuations that run: the elements of "token_id_logprobs".
   std::map<std::pair<int, int>, std::string> id_logprobs_;
   std::string usage_;
 };

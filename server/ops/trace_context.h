@@ -20,7 +20,7 @@ struct TraceContext {
 
   // "00-<trace_id>-<span_id>-<flags>"
   std::string Traceparent() const;
-  // Whoever has begun the trace wants its spans.
+  // The trace's first caller has asked for its spans.
   bool IsSampled() const;
 };
 

@@ -252,8 +252,8 @@ if in_container dpkg-query -W -f '${Package}\n' | grep -e '-dev$'; then
   fail "development packages are in the image"
 fi
 
-# Of the files that are in the image, without the checkpoint. The quick form's base is not
-# Debian's image.
+# The size of the image's files, without the checkpoint. The quick form's base is not Debian's
+# image.
 if [ -z "$quick" ]; then
   size_mb=$(in_container sh -c 'du -sxm --exclude=/models / 2>/dev/null | cut -f 1')
   echo "$size_mb MB"

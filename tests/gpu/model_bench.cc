@@ -293,7 +293,7 @@ int main(int argc, char** argv) {
   lssar::Setting setting;
   CLI::App app("Times a whole model through the engine.");
   app.add_option("--device", setting.device, "As the server's; or cuda-emulated");
-  app.add_option("--threads", setting.num_threads, "Of the cpu; 0: one per core")
+  app.add_option("--threads", setting.num_threads, "Threads of the cpu; 0: one per core")
       ->check(CLI::Range(0, 1024));
   app.add_option_function<std::string>(
          "--cpus",
@@ -307,15 +307,16 @@ int main(int argc, char** argv) {
   app.add_flag("--batch-invariant", setting.batch_invariant, "As the server's");
   app.add_option("--work-folder", setting.work_folder, "Where the random weights are written");
   app.add_option("--layers", setting.shape.num_hidden_layers,
-                 "Of the model; the default is the 124M one");
+                 "Layers of the model; the default is the 124M one");
   app.add_option("--heads", setting.shape.num_attention_heads);
   app.add_option("--hidden-size", setting.shape.hidden_size);
   app.add_option("--vocab", setting.shape.vocab_size);
-  app.add_option("--depths", setting.depths, "Of one sequence alone")->delimiter(',');
+  app.add_option("--depths", setting.depths, "Depths of one sequence alone")->delimiter(',');
   app.add_option("--batch", setting.batch, "Sequences together");
   app.add_option("--batch-depth", setting.batch_depth, "Their depth");
   app.add_option("--prompt", setting.prompt, "Tokens of the prefill figure");
-  app.add_option("--repeats", setting.num_repeats, "Of each figure")->check(CLI::Range(1, 1000));
+  app.add_option("--repeats", setting.num_repeats, "Samples of each figure")
+      ->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   setting.shape.num_kv_heads = setting.shape.num_attention_heads;
   const absl::Status status = lssar::Run(setting);

@@ -129,7 +129,7 @@ class TracesTest(unittest.TestCase):
         return families
 
     def check_family(self, spans: list[dict]) -> None:
-        """Of one call: ids, order and times of its spans."""
+        """Ids, order and times of the spans of one call."""
         call, *stages = spans
         self.assertEqual([span["name"] for span in stages], ["queue", "prefill", "decode"])
         self.assertEqual(call["kind"], "SPAN_KIND_SERVER")

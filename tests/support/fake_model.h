@@ -186,7 +186,7 @@ class FakeModel : public LanguageModel {
     }
     return absl::OkStatus();
   }
-  // Of a layer that is not kFinalNorm, HiddenElement of this hash.
+  // A layer that is not kFinalNorm has HiddenElement of this hash.
   static uint64_t LayerHash(uint64_t hash, int32_t layer) {
     return FakeHash(hash, 1000 + uint64_t(layer));
   }

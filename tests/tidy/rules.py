@@ -203,7 +203,9 @@ def header_guards(tree: Tree) -> Iterator[Finding]:
             yield Finding(path, line, f'the header guard must be {guard}')
 
 
-# Split in two, so that this file passes its own rule.
+# Split in two, so that this file passes its own rules.
+# What a reader in a hurry reads twice: sentences that begin with it, and the other word anywhere.
+RIDDLES = re.compile(r'(?:^\W*|//\s*|#\s*|"|[.;:] )O' r'f [a-z`]|(?i:\bwho' r'ever\b)')
 MARKS = re.compile(r'\b(TO' r'DO|FIX' r'ME|XX' r'X|HA' r'CK)\b')
 MACHINE_PATHS = re.compile(r'(?<![\w.}])/(?:wo' r'rk|ro' r'ot|ho' r'me)/')
 
@@ -215,6 +217,15 @@ def marks(tree: Tree) -> Iterator[Finding]:
         for number, line in _lines(text):
             if match := MARKS.search(line):
                 yield Finding(path, number, f'{match.group()}: finish it or open an issue')
+
+
+def plain_sentences(tree: Tree) -> Iterator[Finding]:
+    for path, text in tree.items():
+        if not is_code(path) and not path.endswith(('.md', '.cu', '/openapi.json')):
+            continue
+        for number, line in _lines(text):
+            if match := RIDDLES.search(line):
+                yield Finding(path, number, f'{match.group()!r}: name what it is about first')
 
 
 def machine_paths(tree: Tree) -> Iterator[Finding]:
@@ -251,5 +262,5 @@ def shell_syntax(tree: Tree) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     include_layers, include_paths, line_lengths, markdown_lines, markdown_links, listed_sources,
-    device_arrays, header_guards, marks, machine_paths, one_version,
+    device_arrays, header_guards, marks, plain_sentences, machine_paths, one_version,
     shell_syntax)

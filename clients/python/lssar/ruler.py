@@ -413,7 +413,7 @@ class Ruler:
                  watched=pred)
 
     def scores(self, length: int, tasks: Sequence[str]) -> dict[str, TaskScore]:
-        """Of each task. Errors: RulerError: the package's sums are not those of its samples."""
+        """Scores by task. Errors: RulerError: the package's sums are not those of its samples."""
         pred = self.folder(length, 'pred')
         per_sample = json.loads((pred / 'per_sample_scores.json').read_text(encoding='utf-8'))
         name = 'summary.csv' if len(per_sample) > 1 else f'summary-{next(iter(per_sample))}.csv'

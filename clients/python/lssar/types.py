@@ -327,7 +327,7 @@ class ContinuationScore:
 class Embedding:
     """The vectors of one input."""
 
-    # Of one token, or of each with pooling='token': a vector for each layer of the request.
+    # For one token, or for each with pooling='token': a vector for each layer of the request.
     vectors: tuple[tuple[float, ...], ...]
     num_layers: int = 1  # vectors of a token, which are side by side
 

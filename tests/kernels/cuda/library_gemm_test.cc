@@ -28,7 +28,7 @@ struct ProductCase {
   float scale = 1;
 };
 
-// Of kRows rows, or of the first few of them. Gate and residual are the output's array.
+// The product of kRows rows, or of the first few of them. Gate and residual are the output's array.
 std::vector<float> Multiply(Backend& backend, DType stored, const ProductCase& of, int num_rows) {
   const std::unique_ptr<PackedMatrix> w =
       Pack(backend, RandomFloats(size_t{kOut} * kIn, 1, 0.3f), kOut, kIn, stored);

@@ -70,7 +70,7 @@ def to_bytes(array: Array) -> memoryview:
 
 
 def log_softmax(logits: Array) -> Array:
-    """Of the last axis."""
+    """The log-softmax over the last axis."""
     shifted = logits - logits.max(-1, keepdims=True)
     result: Array = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     return result

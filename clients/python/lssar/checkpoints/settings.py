@@ -43,7 +43,7 @@ FIELDS = (
     'rope_theta', 'rope_layout', 'partial_rotary_factor', 'rope_scaling',
     'final_logit_softcapping', 'tie_word_embeddings', 'bos_token_id', 'eos_token_id',
 )
-# Of models with rotary positions.
+# Fields of models with rotary positions.
 ROTARY = ('nope_layers', 'rope_theta', 'rope_layout', 'partial_rotary_factor', 'rope_scaling')
 
 
@@ -327,7 +327,7 @@ def derive(tensors: Mapping[str, Array], settings: Settings, num_layers: int) ->
 
 
 def derive_attention_bias(tensors: Mapping[str, Array], settings: Settings) -> None:
-    """Of q, k and v, when they are one tensor."""
+    """Whether q, k and v have a bias, where they are one tensor."""
     has_bias = any(name.endswith('.attn.c_attn.bias') for name in tensors)
     settings.add('attention_bias', has_bias, DERIVED, 'attn.c_attn.bias')
 

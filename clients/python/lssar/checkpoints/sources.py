@@ -378,7 +378,7 @@ ROPE_SCALINGS = {
                  'attention_factor'),
 }
 REQUIRED_ROPE_FIELDS = {'dynamic': 1, 'linear': 1, 'llama3': 4, 'yarn': 1, 'longrope': 2}
-# Of every family, by its names.
+# Fields that must have these values in every family.
 MUST_BE: Mapping[str, tuple[object, ...]] = {'add_cross_attention': (False,)}
 
 
