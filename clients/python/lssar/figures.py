@@ -38,6 +38,8 @@ except ModuleNotFoundError as missing:
     missing.msg = f"{missing.msg}: figures need pip install 'lssar[plot]'"
     raise
 
+from lssar._exit_code import exit_code
+
 # What `lssar` printed: JSON, checked by reading it.
 JsonObject = Mapping[str, 'Json']
 Json = None | bool | int | float | str | Sequence['Json'] | JsonObject
@@ -585,7 +587,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # For a caller that works before it has a result: 'ready' on stdout once all can be drawn.
     parser.add_argument('--announce', action='store_true', help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    try:
+
+    def work() -> int:
         suffix_of(given.out)
         if not os.path.isdir(os.path.dirname(given.out) or '.'):
             raise ValueError(f'{given.out}: there is no such directory')
@@ -604,12 +607,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if names.count(name) > 1:
                     raise ValueError(f'two files are called {name}: give NAME=FILE')
             draw(given.kind, given.out, named)
-    except (ValueError, OSError) as error:
-        print(f'lssar figure: {error}', file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        return 0
+
+    return exit_code('figure', work, (ValueError, OSError))
 
 
 if __name__ == '__main__':

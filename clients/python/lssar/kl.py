@@ -26,6 +26,7 @@ except ModuleNotFoundError as missing:
     raise
 
 from lssar import types
+from lssar._exit_code import exit_code
 from lssar._server import server_program
 from lssar.client import Client
 from lssar.llm import LLM
@@ -255,17 +256,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         help='rows, evenly spaced in the text, at most [default 8]')
     parser.add_argument('--json', action='store_true', help='one JSON object')
     given = parser.parse_args(arguments)
-    try:
+
+    def work() -> None:
         if given.rows < 1 or given.length < 2:
             raise ValueError(f'--rows is {given.rows} and --length {given.length}; they must be at '
                              'least 1 and 2')
         run(given)
-    except (ValueError, OSError, RuntimeError, types.LssarError) as error:
-        print(f'lssar kl: {error}', file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return exit_code('kl', work, (ValueError, OSError, RuntimeError, types.LssarError))
 
 
 if __name__ == '__main__':

