@@ -269,9 +269,10 @@ struct CudaSampleArgs {
   int max_top = 0;                    // largest num_logprobs of the rows
 };
 
-// Exp2 and Log2 at whole numbers, where a sum of softplus scores relies on exact results: log2(1)
-// is 0 for a product without terms, and 2^0 is 1.
+// Exp2 and Log2 at whole numbers. A sum of softplus scores relies on two exact results: log2(1) is
+// 0 for a product without terms, and 2^0 is 1. The others are within kProbeSlack of the result.
 inline constexpr int kProbeValues = 8;
+inline constexpr float kProbeSlack = 0x1p-21f;
 
 struct CudaProbed {
   float power = 0;            // 2^whole

@@ -57,6 +57,16 @@ class GoldenFiltersTest(unittest.TestCase):
             given, = re.findall(rf'for filter in ([^;]+); do\s+check "golden_{kv}', run)
             self.assertEqual(given, wanted)
 
+    def test_every_name_of_a_filter_is_that_of_a_test(self):
+        run = (FOLDER / 'run.sh').read_text(encoding='utf-8')
+        sources = [path.read_text(encoding='utf-8') for path in pathlib.Path('tests').rglob('*.cc')]
+        tests = ' '.join(re.findall(r'TEST(?:_[FP])?\(([^)]+)\)', '\n'.join(sources)))
+        filters = ' '.join(re.findall(r'(?:gtest_filter|short)=(\S+)', run))
+        names = set(re.findall(r'[A-Z][a-z]\w+', filters)) - {'Gpu'}
+        self.assertGreater(len(names), 10)
+        for name in names:
+            self.assertIn(name, tests)
+
 
 def bench_rows(rate, host_share):
     works = [*report.MODEL_TARGETS, ('prefill', 1, 1024)]

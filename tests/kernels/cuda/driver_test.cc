@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/checkpoint.h"
@@ -121,17 +123,38 @@ TEST(CudaDriverTest, ClustersAreTried) {
   }
 }
 
-// A sum without terms is log2(1): a device that is not exact there is refused.
-TEST(CudaDriverTest, ApproximationsThatAreNotExact) {
+// What opening a device gives whose approximations of 2^whole and its logarithm are these.
+absl::Status Opened(int whole, float power, float log) {
+  static struct {
+    int whole;
+    float power, log;
+  } values;
+  values = {whole, power, log};
   CudaBackendParts parts = EmulatedParts();
   parts.kernels.probe = [](const CudaProbeArgs& args, void* stream) {
     return static_cast<emulation::Stream*>(stream)->Submit([args] {
-      for (int i = 0; i < kProbeValues; ++i) args.out[i] = {args.power[i], args.whole[i]};
-      args.out[0].log = 0x1p-23f;
+      for (int i = 0; i < kProbeValues; ++i) {
+        args.out[i] = {args.power[i], args.whole[i]};
+        if (args.whole[i] == float(values.whole)) args.out[i] = {values.power, values.log};
+      }
     });
   };
-  ExpectError(MakeCudaBackend(std::move(parts), 0).status(), absl::StatusCode::kFailedPrecondition,
-              "emulated computes 2^0 as 1 and log2(1) as 1.1920929e-07; the kernels need");
+  return MakeCudaBackend(std::move(parts), 0).status();
+}
+
+// A sum without terms is log2(1): a device that is not exact there is refused. Elsewhere the
+// approximations need not be exact.
+TEST(CudaDriverTest, ApproximationsThatAreNotExact) {
+  ExpectError(Opened(0, 1, 0x1p-23f), absl::StatusCode::kFailedPrecondition,
+              "emulated computes 2^0 as 1 and log2(1) as 1.1920929e-07; the kernels need exact");
+  ExpectError(Opened(0, 0x1.000002p0f, 0), absl::StatusCode::kFailedPrecondition, "need exact");
+  EXPECT_TRUE(Opened(-1, 0.5f, -0.9999999f).ok()) << "what an H200 computes";
+  EXPECT_TRUE(Opened(30, 0x1.000002p30f, 30).ok());
+  for (const auto& [power, log] :
+       {std::pair(0.5f, -0.99999f), std::pair(0.5001f, -1.0f), std::pair(0.5f, NAN)}) {
+    ExpectError(Opened(-1, power, log), absl::StatusCode::kFailedPrecondition,
+                "the kernels need results within 2^-21");
+  }
 }
 
 TEST(CudaDriverTest, OutOfMemory) {
