@@ -3,10 +3,12 @@
 `attention` transcribes the paper's Algorithm 1 (arXiv 2501.13428); in float64 it is the reference
 for the faster forms. `attention_in_blocks` computes the same function in blocks of query rows and
 recomputes each block in the backward pass: no length x length matrix outlives its block, and a
-compiler sees one row-wise kernel between two matmuls. `fused_attention` calls attention_cpu.cc.
+compiler sees one row-wise kernel between two matmuls. `fused_attention` calls attention_cpu.cc;
+on a GPU, attention_gpu.py has Triton kernels.
 """
 
 import ctypes
+import functools
 import math
 import os
 
@@ -129,8 +131,30 @@ def fused_attention(q, k, v, p):
     return _Fused.apply(unit(q), unit(k), v, p)
 
 
+@functools.cache
+def gpu_kernels():
+    """attention_gpu.py; None without Triton."""
+    try:
+        import attention_gpu
+    except ModuleNotFoundError:
+        return None
+    return attention_gpu
+
+
+def has_groups(q, kind):
+    """True if fastest_attention() runs attention_gpu.py."""
+    return (q.is_cuda and kind == 'lssar' and gpu_kernels() is not None
+            and q.shape[-1] in gpu_kernels().DIMS)
+
+
 def fastest_attention(q, k, v, kind, p):
-    """attention() by the fastest form available. q and k are float32 or wider, v of any dtype."""
+    """attention() by the fastest form available, [batch, heads, length, dim].
+
+    q and k are float32 or wider, v of any dtype. Only where has_groups() may k and v have fewer
+    heads than q.
+    """
+    if has_groups(q, kind):
+        return gpu_kernels().fused_attention(q, k, v, p)
     if not q.is_cuda and q.dtype == torch.float32 and kind == 'lssar' and has_fused():
         return fused_attention(q, k, v.to(q.dtype), p)
     has_fused_softmax = hasattr(F, 'scaled_dot_product_attention')

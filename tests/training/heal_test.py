@@ -152,6 +152,18 @@ class StagesTest(RunFolder):
         self.assertAlmostEqual(float(found), float(expected), places=4)
         self.assertTrue(torch.allclose(grad, torch.autograd.grad(expected, mine)[0], atol=1e-5))
 
+    def test_a_teacher_reads_rows_beyond_its_reach_in_windows(self):
+        teacher = self.make_run().teacher
+        teacher.shape = dataclasses.replace(teacher.shape, positions=8)
+        tokens = torch.arange(32).view(2, 16)
+        hidden = stages.within_reach(teacher, tokens)
+        self.assertEqual(hidden.shape[:2], tokens.shape)
+        for first, end, skipped in ((0, 8, 0), (4, 12, 4), (8, 16, 4)):
+            window = teacher.hidden(tokens[:, first:end])[:, skipped:]
+            self.assertLess(float((hidden[:, first + skipped : end] - window).abs().max()), 1e-5)
+        with self.assertRaisesRegex(ValueError, 'rows of 10 tokens are no whole number'):
+            stages.within_reach(teacher, tokens[:, :10])
+
     def test_a_student_that_is_the_teacher_has_no_divergence(self):
         run = self.make_run()
         tokens = run.rows.draw(1, 0, 2, 40)

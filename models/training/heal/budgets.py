@@ -62,8 +62,8 @@ PRESETS = {
         max_ids=24_000_000, bf16=True),
     'gpu-25min': Preset(
         'one GPU, 25 minutes: about 100M tokens',
-        Stage(steps=200, cycle=((64, 1024),), micro_tokens=16384, lr=0.01),
-        Stage(steps=1500, cycle=((64, 1024),) * 7 + ((16, 4096),), micro_tokens=16384, lr=5e-4,
-              warmup=50),
-        max_ids=120_000_000, bf16=True, save_s=120),
+        Stage(steps=200, cycle=((32, 1024),), micro_tokens=32768, lr=0.01),
+        Stage(steps=3000, micro_tokens=32768, lr=1e-3, warmup=50, cycle=(
+            (32, 1024), (8, 4096), (32, 1024), (4, 8192), (32, 1024), (2, 16384))),
+        max_ids=60_000_000, bf16=True, save_s=120),
 }

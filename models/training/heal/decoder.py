@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import attention
+from compiled import fused
 
 ACTIVATIONS = {
     'gelu_new': lambda x: F.gelu(x, approximate='tanh'),
@@ -35,6 +36,7 @@ REFUSED = {
 class Shape:
     """What config.json says of the model, besides its attention."""
 
+    positions: int  # that it was trained at
     layers: int
     heads: int
     kv_heads: int
@@ -58,11 +60,43 @@ def shape_of(config):
     heads = config['n_head']
     head_dim = config.get('head_dim') or config['n_embd'] // heads
     return Shape(
-        config['n_layer'], heads, config.get('num_key_value_heads') or heads, head_dim,
+        config['n_positions'], config['n_layer'], heads,
+        config.get('num_key_value_heads') or heads, head_dim,
         int(head_dim * config.get('partial_rotary_factor', 1)), config['rope_theta'],
         config.get('rope_layout', 'half'), config.get('normalization', 'layer_norm'),
         config.get('layer_norm_epsilon', 1e-5), config['activation_function'],
         config.get('mlp_kind') == 'gated', bool(config.get('parallel_residual')))
+
+
+@fused
+def normed(x, weight, bias, epsilon, is_centred, dtype):
+    """Layer norm or RMS norm of x [positions, n_embd], in `dtype`."""
+    if is_centred:
+        x = x - x.mean(-1, keepdim=True)
+    x = x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+    x = x if weight is None else x * weight
+    return (x if bias is None else x + bias).to(dtype)
+
+
+@fused
+def rotated(x, cos, sin, layout, dtype):
+    """Rotary embedding of x [positions, heads, head_dim], in `dtype`; cos, sin [positions, pairs].
+
+    """
+    x, cos, sin, pairs = x.float(), cos[:, None], sin[:, None], cos.shape[-1]
+    turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    if layout == 'half':
+        a, b = turned[..., :pairs], turned[..., pairs:]
+        turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    else:
+        a, b = turned[..., ::2], turned[..., 1::2]
+        turned = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+    return (torch.cat((turned, rest), -1) if rest.shape[-1] else turned).to(dtype)
+
+
+@fused
+def gated(gate, up, activation):
+    return ACTIVATIONS[activation](gate) * up
 
 
 class Decoder:
@@ -81,31 +115,24 @@ class Decoder:
         bias = None if bias is None else bias[rows].to(self.dtype)
         return F.linear(x.to(self.dtype), weight[rows].to(self.dtype), bias)
 
-    def norm(self, x, name):
-        if self.shape.norm == 'layer_norm':
-            x = x - x.mean(-1, keepdim=True)
-        x = x * (x.square().mean(-1, keepdim=True) + self.shape.epsilon).rsqrt()
-        weight, bias = self.weights.get(name + '.weight'), self.weights.get(name + '.bias')
-        x = x if weight is None else x * weight
-        return x if bias is None else x + bias
+    def norm(self, x, name, dtype=None):
+        """Layer norm or RMS norm, in `dtype`; None: as products read it."""
+        return normed(x.flatten(0, -2), self.weights.get(name + '.weight'),
+                      self.weights.get(name + '.bias'), self.shape.epsilon,
+                      self.shape.norm == 'layer_norm', dtype or self.dtype).view(x.shape)
 
     def rotate(self, x):
-        """Rotary embedding of x [batch, heads, length, head_dim]."""
-        length, dims = x.shape[-2], self.shape.rotary_dims
-        if (length, x.device) not in self.angles:
+        """Rotary embedding of x [batch, length, heads, head_dim]."""
+        (batch, length), dims = x.shape[:2], self.shape.rotary_dims
+        key = batch, length, x.device
+        if key not in self.angles:
             pairs = torch.arange(0, dims, 2, dtype=torch.float64)
             angles = torch.arange(length)[:, None] * self.shape.rope_theta ** (-pairs / dims)
-            self.angles[length, x.device] = [part.float().to(x.device)
-                                             for part in (angles.cos(), angles.sin())]
-        cos, sin = self.angles[length, x.device]
-        turned, rest = x[..., :dims], x[..., dims:]
-        if self.shape.rope_layout == 'half':
-            a, b = turned[..., : dims // 2], turned[..., dims // 2 :]
-            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-        else:
-            a, b = turned[..., ::2], turned[..., 1::2]
-            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
-        return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
+            self.angles[key] = [part.float().to(x.device).repeat(batch, 1)
+                                for part in (angles.cos(), angles.sin())]
+        dtype = self.dtype if self.kind == 'softmax' else torch.float32
+        return rotated(x.flatten(0, 1), *self.angles[key], self.shape.rope_layout,
+                       dtype).view(x.shape)
 
     def project(self, y, layer, part):
         """'q', 'k' or 'v' of normed hidden states y: [batch, heads or kv_heads, length, dim]."""
@@ -113,13 +140,14 @@ class Decoder:
         first = {'q': 0, 'k': queries, 'v': queries + keys}[part] * dim
         count = queries if part == 'q' else keys
         x = self.linear(y, f'h.{layer}.attn.c_attn', slice(first, first + count * dim))
-        x = x.float().unflatten(-1, (count, dim)).transpose(1, 2)
-        return x if part == 'v' else self.rotate(x)
+        x = x.unflatten(-1, (count, dim))
+        return (x if part == 'v' else self.rotate(x)).transpose(1, 2)
 
     def attend(self, q, k, v):
         """Causal attention, each head with its K/V head: [batch, length, heads * dim]."""
         group = self.shape.heads // self.shape.kv_heads
-        k, v = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
+        if group > 1 and not attention.has_groups(q, self.kind):
+            k, v = (x.repeat_interleave(group, 1) for x in (k, v))
         if self.kind == 'softmax' and hasattr(F, 'scaled_dot_product_attention'):
             q, k, v = (x.to(self.dtype) for x in (q, k, v))
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -136,12 +164,12 @@ class Decoder:
         """The hidden states behind a block, from those before it and attended()."""
         middle = x + attended
         y = self.norm(x if self.shape.is_parallel else middle, f'h.{layer}.ln_2')
-        activate = ACTIVATIONS[self.shape.activation]
         up = self.linear(y, f'h.{layer}.mlp.c_fc')
         if self.shape.is_gated:
-            up = activate(self.linear(y, f'h.{layer}.mlp.c_gate')) * up
+            gate = self.linear(y, f'h.{layer}.mlp.c_gate')
+            up = gated(gate.flatten(0, 1), up.flatten(0, 1), self.shape.activation).view(up.shape)
         else:
-            up = activate(up)
+            up = ACTIVATIONS[self.shape.activation](up)
         return middle + self.linear(up, f'h.{layer}.mlp.c_proj')
 
     def block(self, x, layer):
@@ -155,7 +183,7 @@ class Decoder:
         x = self.embed(tokens)
         for layer in range(self.shape.layers):
             x = self.block(x, layer)
-        return self.norm(x, 'ln_f')
+        return self.norm(x, 'ln_f', torch.float32)
 
     def head(self):
         """The output projection [vocab_size, n_embd]."""

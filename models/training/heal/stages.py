@@ -11,6 +11,8 @@ distribution of the next token. Errors that the layers' attentions leave no long
 import torch
 import torch.nn.functional as F
 
+from compiled import fused
+
 HEAD_ROWS = 64  # logits at a time: a whole micro-batch of them would take gigabytes
 GPU_HEAD_ROWS = 4096
 
@@ -35,6 +37,14 @@ def transfer(teacher, student, tokens, scale=1.0):
     return total
 
 
+@fused
+def divergence(student_logits, teacher_logits):
+    """(sum over rows of KL(teacher || student), its gradient at the student's logits)."""
+    log_q, log_p = (each.float().log_softmax(-1) for each in (student_logits, teacher_logits))
+    p = log_p.exp()
+    return ((log_p - log_q) * p).sum(), (log_q.exp() - p).to(student_logits.dtype)
+
+
 class Divergence(torch.autograd.Function):
     """Mean KL(teacher || student) over the positions of two [positions, n_embd] hidden states.
 
@@ -49,11 +59,10 @@ class Divergence(torch.autograd.Function):
         total = grad.new_zeros(())
         for part, mine, theirs in zip(grad.split(rows), student_hidden.split(rows),
                                       teacher_hidden.split(rows)):
-            log_q = F.linear(mine.to(student_head.dtype), student_head).float().log_softmax(-1)
-            log_p = F.linear(theirs.to(teacher_head.dtype), teacher_head).float().log_softmax(-1)
-            p = log_p.exp()
-            total += ((log_p - log_q) * p).sum()
-            part.copy_((log_q.exp() - p).to(student_head.dtype) @ student_head)
+            loss, change = divergence(F.linear(mine.to(student_head.dtype), student_head),
+                                      F.linear(theirs.to(teacher_head.dtype), teacher_head))
+            total += loss
+            part.copy_(change @ student_head)
         ctx.save_for_backward(grad / len(grad))
         return total / len(grad)
 
@@ -63,10 +72,27 @@ class Divergence(torch.autograd.Function):
         return grad * grad_out, None, None, None
 
 
+def within_reach(teacher, tokens):
+    """The teacher's hidden states of tokens [batch, length], also of rows longer than its own.
+
+    A softmax model breaks beyond the positions it was trained at. There it reads windows that
+    overlap by half; a state then comes from a window that holds at least half of its reach before.
+    """
+    reach = teacher.shape.positions
+    if tokens.shape[1] <= reach:
+        return teacher.hidden(tokens)
+    if (tokens.shape[1] - reach) % (reach // 2):
+        raise ValueError(f'rows of {tokens.shape[1]} tokens are no whole number of windows of '
+                         f'{reach} that overlap by half')
+    windows = tokens.unfold(1, reach, reach // 2)
+    hidden = teacher.hidden(windows.flatten(0, 1)).unflatten(0, windows.shape[:2])
+    return torch.cat((hidden[:, 0], hidden[:, 1:, reach // 2 :].flatten(1, 2)), 1)
+
+
 def distil(teacher, student, tokens, scale=1.0):
     """Mean KL to the teacher's next-token distributions, nats. Trains whatever requires_grad."""
     with torch.no_grad():
-        theirs = teacher.hidden(tokens).flatten(0, 1)
+        theirs = within_reach(teacher, tokens).flatten(0, 1)
     mine = student.hidden(tokens).flatten(0, 1)
     loss = Divergence.apply(mine, theirs, student.head(), teacher.head())
     (loss * scale).backward()

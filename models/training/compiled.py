@@ -1,0 +1,26 @@
+"""`fused`: functions of tensors, compiled where these are on a GPU."""
+
+import functools
+
+import torch
+
+MAX_VARIANTS = 64  # of shapes and gradients of one function
+
+
+def fused(function):
+    """`function`, as one kernel where its first argument is on a GPU, unchanged elsewhere.
+
+    On a GPU each operation on hidden states is a pass over memory, and they take most of a step.
+    """
+    compiled = []
+
+    @functools.wraps(function)
+    def call(x, *others):
+        if not x.is_cuda:
+            return function(x, *others)
+        if not compiled:
+            torch._dynamo.config.recompile_limit = MAX_VARIANTS
+            compiled.append(torch.compile(function, dynamic=False))
+        return compiled[0](x, *others)
+
+    return call
