@@ -1,4 +1,4 @@
-"""The notebooks of examples/, executed. Needs PyPI once, for nbclient and ipykernel."""
+"""The notebooks of examples/, executed; LLM under pytest-xdist. Needs PyPI once."""
 
 import json
 import os
@@ -49,6 +49,19 @@ class ExamplesTest(unittest.TestCase):
 
     def test_passkey_grid(self):
         self.execute('passkey_grid.ipynb')
+
+    def test_pytest_xdist(self):
+        path = f'{pathlib.Path(os.environ["LSSAR_SERVER"]).parent}:{os.environ["PATH"]}'
+        with tempfile.TemporaryDirectory() as texts:
+            done = environments.run(
+                self.python, '-m', 'pytest', '-p', 'no:cacheprovider', '-n', '2', '--dist', 'each',
+                HERE / 'xdist_cases.py', cwd=EXAMPLES.parent,
+                env=environments.isolated(PATH=path, LSSAR_TEXTS=texts))
+            self.assertIn('6 passed', done.stdout)
+            for seed in range(3):
+                first, second = (pathlib.Path(texts, f'{seed}-gw{worker}').read_text()
+                                 for worker in range(2))
+                self.assertEqual(first, second)
 
     def test_every_notebook_is_executed_and_listed(self):
         names = {path.name for path in EXAMPLES.glob('*.ipynb')}
