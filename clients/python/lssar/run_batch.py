@@ -375,8 +375,7 @@ def _run_on(given: argparse.Namespace, output: Output) -> int:
     if given.model is None:
         return run_at(given.server, os.environ.get('LSSAR_API_KEY'))
     from lssar._server import OwnServer, server_program
-    program = os.environ.get('LSSAR_SERVER') or server_program()
-    with OwnServer(given.model, program=program, has_http=True) as server:
+    with OwnServer(given.model, program=server_program(), has_http=True) as server:
         return run_at(f'http://{server.http_address}', None)
 
 
