@@ -39,7 +39,7 @@ std::string HashOf(const Generated& generated) {
 }
 
 TEST_F(ReloadTest, ARunningCallEndsOnItsModelAndANewOneGetsTheNewModel) {
-  server_.SetStepMs(2);
+  server_.Hold();
   grpc::ClientContext context;
   const auto running = server_.Stub().Generate(&context, HelloRequest(1000));
   v1::GenerateReply reply;
@@ -49,7 +49,7 @@ TEST_F(ReloadTest, ARunningCallEndsOnItsModelAndANewOneGetsTheNewModel) {
   ASSERT_TRUE(WaitForHash(kSecond));
   const Generated beside = Generate(server_.Stub(), HelloRequest(3));
   EXPECT_EQ(HashOf(beside), kSecond);
-  server_.SetStepMs(0);
+  server_.Release();
   size_t num_tokens = 0;
   while (running->Read(&reply)) num_tokens += size_t(reply.delta().tokens_size());
   EXPECT_EQ(num_tokens, 1000u);
@@ -86,7 +86,8 @@ TEST_F(ReloadTest, WithoutAChangeNothingIsLoaded) {
 }
 
 TEST_F(ReloadTest, AShutdownEndsTheCallsOfBothModels) {
-  server_.SetStepMs(2);
+  // Either call would last for minutes.
+  server_.SetStepMs(100);
   grpc::ClientContext old_context, new_context;
   const auto old_call = server_.Stub().Generate(&old_context, HelloRequest(2000));
   v1::GenerateReply reply;
