@@ -1,6 +1,7 @@
 // Server::Reload: another model in the served directory.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <string>
 
@@ -83,6 +84,25 @@ TEST_F(ReloadTest, WithoutAChangeNothingIsLoaded) {
   server_.GetServer().Reload();
   EXPECT_TRUE(WaitForLastReload(1)) << "a load would have failed";
   EXPECT_EQ(HashOf(Generate(server_.Stub(), HelloRequest(1))), kFirst);
+}
+
+TEST_F(ReloadTest, ALoadMeetsNoReloadThatIsLost) {
+  TestServer server(TestServer::Loading(), {.max_model_len = 2048}, [this](ServerOptions& options) {
+    options.model.directory = directory_.Path();
+  });
+  // The directory changes while its model is loaded: the first time and in a reload.
+  std::atomic<int> num_loads = 0;
+  server.on_load = [&] {
+    const int number = ++num_loads;
+    if (number > 2) return;
+    directory_.Write("config.json", std::string(size_t(number), ' '));
+    server.GetServer().Reload();
+  };
+  server.Serve();
+  // The second model is refused: its files changed.
+  EXPECT_TRUE(server.WaitFor(
+      [](const auto& info) { return info.checkpoint_hash() == "2123456789abcdef"; }));
+  EXPECT_EQ(num_loads, 3);
 }
 
 TEST_F(ReloadTest, AShutdownEndsTheCallsOfBothModels) {

@@ -63,6 +63,7 @@ void TestServer::Serve() {
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> TestServer::MakeModel(const ModelOptions& options) {
+  if (on_load) on_load();
   if (fails_to_load_) return absl::InvalidArgumentError("the weights are damaged");
   auto checkpoint = std::make_unique<Checkpoint>(ZooCheckpointWithoutWeights());
   auto model = std::make_unique<FakeModel>(checkpoint->config.vocab_size);

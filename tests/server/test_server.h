@@ -36,6 +36,7 @@ class TestServer {
   struct Loading {};
   TestServer(Loading, const EngineOptions& options, const Adjust& adjust = {});
   void Serve();
+  std::function<void()> on_load;  // called within each load
 
   // A new connection.
   std::shared_ptr<grpc::Channel> NewChannel(grpc::ChannelArguments arguments = {}) const;
