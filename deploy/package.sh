@@ -10,7 +10,7 @@
 #   sh deploy/package.sh --cuda              # lssar-cuda: with the GPU backend; needs nvcc
 #   sh deploy/package.sh --prove             # and proves it in a bare Debian 12, as root
 #   sh deploy/package.sh --to FOLDER         # for the image: takes the package of this version that
-#                                            # is in dist/, or builds it there
+#                                            # is in dist/, unless a source is newer, or builds it
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
@@ -44,9 +44,15 @@ package=${name}_$(tree_version)_$(dpkg --print-architecture).deb
 start_log
 mkdir -p "$out"
 if [ "$out" != dist ] && [ -f "dist/$package" ]; then
-  say "Taking dist/$package"
-  cp "dist/$package" "$out/"
-  exit 0
+  newer=$(find CMake* base clients cmake deploy/debian deploy/xgrammar* kernels models proto \
+    runtime server -path models/zoo -prune -o -path models/training -prune -o -type f \
+    ! -name '*.md' ! -name '*.pyc' -newer "dist/$package" -print -quit)
+  if [ -z "$newer" ]; then
+    say "Taking dist/$package"
+    cp "dist/$package" "$out/"
+    exit 0
+  fi
+  say "$newer is newer than dist/$package"
 fi
 
 say "Installing missing Debian packages (deploy/packages.sh)"

@@ -3,7 +3,7 @@
 # a network. There the service starts, answers, reloads, is started again after a crash, and stops;
 # then the package is removed.
 #
-#   sh deploy/prove-package.sh               # as root; the newest package of dist/
+#   sh deploy/prove-package.sh               # as root; the package of this version in dist/
 #   sh deploy/prove-package.sh FILE.deb
 #
 # Needs debootstrap, systemd-nspawn, Debian's mirror. The bare system stays in build/prove/package.
@@ -16,9 +16,9 @@ log=build/prove.log
 root=$PWD/build/prove/package
 limit_s=300
 
-package=${1:-$(ls -t dist/lssar_*.deb 2>/dev/null | head -n 1)}
+package=${1:-dist/lssar_$(tree_version)_$(dpkg --print-architecture).deb}
 if [ ! -f "$package" ]; then
-  echo "prove-package: no package: run sh deploy/package.sh, or name a file" >&2
+  echo "prove-package: no $package: run sh deploy/package.sh, or name a file" >&2
   exit 77
 fi
 if ! command -v systemd-nspawn >/dev/null; then
@@ -27,11 +27,14 @@ if ! command -v systemd-nspawn >/dev/null; then
 fi
 
 start_log
+name=$(dpkg-deb --field "$package" Package) # lssar or lssar-cuda
 
 make_bare_system bookworm systemd,systemd-sysv,dbus,ca-certificates,curl,procps
-if chroot "$root" dpkg-query -W lssar >/dev/null 2>&1; then
-  logged chroot "$root" dpkg --purge lssar
-fi
+for earlier in lssar lssar-cuda; do
+  if chroot "$root" dpkg-query -W "$earlier" >/dev/null 2>&1; then
+    logged chroot "$root" dpkg --purge "$earlier"
+  fi
+done
 rm -rf "$root/prove" "$root/var/lib/lssar"
 mkdir -p "$root/prove" "$root/var/lib/lssar"
 cp "$package" "$root/prove/lssar.deb"
@@ -39,9 +42,10 @@ cp -R models/zoo/lssar-6m "$root/var/lib/lssar/model"
 say "apt install $(basename "$package")"
 logged env DEBIAN_FRONTEND=noninteractive LC_ALL=C chroot "$root" \
   sh -c 'apt-get -qq update && apt-get -qq -y install --no-install-recommends /prove/lssar.deb'
-chroot "$root" dpkg-query -W -f '${Package} ${Version}: ${Depends}\n' lssar
+chroot "$root" dpkg-query -W -f '${Package} ${Version}: ${Depends}\n' "$name"
 
-cat >"$root/prove/run.sh" <<'END'
+echo "name=$name" >"$root/prove/run.sh"
+cat >>"$root/prove/run.sh" <<'END'
 set -eux
 # Returns when the server has said READY=1.
 systemctl enable --now lssar-server
@@ -67,9 +71,9 @@ systemctl stop lssar-server
 journalctl --unit=lssar-server --output=cat | grep '"stopped"' | grep '"aborted_calls":false'
 
 [ -f /usr/share/man/man1/lssar-server.1.gz ] || [ -f /usr/share/man/man1/lssar-server.1 ]
-dpkg --remove lssar
+dpkg --remove "$name"
 [ ! -e /usr/bin/lssar-server ] && [ -f /etc/lssar/server.toml ]
-dpkg --purge lssar
+dpkg --purge "$name"
 [ ! -e /etc/lssar/server.toml ]
 touch /prove/passed
 END

@@ -57,6 +57,9 @@ for file in earley_parser.cc grammar_matcher.cc; do
 done
 change earley_parser.cc 's/^bool EarleyParser::Advance(const .* {$/&\n  CountStep();/'
 change earley_parser.cc 's/^void EarleyParser::Scan(const .* {$/&\n  CountStep();/'
+for loop in 'for (.* : parent_states_map)' '\[&\](const auto& s)'; do
+  change earley_parser.cc "s/^ *$loop {\$/&\\n    CountStep();/"
+done
 for loop in 'while (!queue\.empty())' 'while (changed)' 'while (!working_set\.empty())' \
   'while (now_process < .*' 'for (const auto& interval : intervals)'; do
   change fsm.cc "s/^  *$loop {\$/&\\n    CountStep();/"

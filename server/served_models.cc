@@ -31,6 +31,9 @@ absl::Status ServedModels::Load(LoadModel load, AdmissionControl* admission) {
   version_ = Version();
   ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> loaded, load_());
   Serve(std::move(loaded));
+  const std::lock_guard lock(mutex_);
+  is_loaded_ = true;
+  if (is_asked_ && !is_stopped_) BeginReload();
   return absl::OkStatus();
 }
 
@@ -64,8 +67,12 @@ bool ServedModels::IsStopped() const {
 
 void ServedModels::Reload() {
   const std::lock_guard lock(mutex_);
-  if (is_stopped_ || current_.watchdog == nullptr) return;
+  if (is_stopped_) return;
   is_asked_ = true;
+  if (is_loaded_) BeginReload();
+}
+
+void ServedModels::BeginReload() {
   if (std::exchange(is_running_, true)) return;
   if (thread_.joinable()) thread_.join();  // it has left the lock for the last time
   thread_ = std::thread([this] {

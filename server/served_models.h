@@ -50,7 +50,7 @@ class ServedModels {
 
   // Asks for a reload, which a thread of its own does, and logs what came of it: `serving` of the
   // new model, or `model kept` with the reason. Nothing is loaded if no file of the directories has
-  // changed. No effect before Load has returned.
+  // changed. Before the first model is served it waits for that.
   void Reload();
 
   // Null before Load has returned.
@@ -74,6 +74,8 @@ class ServedModels {
 
   std::string Version() const;
   void Serve(std::unique_ptr<LoadedModel> loaded);
+  // Has a thread do what was asked for. The lock is held.
+  void BeginReload();
   void RunReloads();
   void ReloadNow();
   absl::StatusOr<std::unique_ptr<LoadedModel>> LoadAgain(const std::string& version);
@@ -90,6 +92,7 @@ class ServedModels {
   mutable std::mutex mutex_;  // guards the members below
   Served current_;            // without a model: none was loaded
   Served retiring_;           // without a model: none
+  bool is_loaded_ = false;    // the first model
   bool is_asked_ = false;     // for a reload that has not begun
   bool is_running_ = false;   // thread_ will look at is_asked_ again
   bool is_stopped_ = false;

@@ -27,7 +27,7 @@ constexpr PythonProgram kRunBatchProgram = {
 constexpr PythonProgram kRulerProgram = {
     .script = "lssar-ruler", .module = "lssar.ruler", .extra = "ruler"};
 
-// The lssar-server beside this program, for first sentences, verify and ruler.
+// The lssar-server beside this program, for the Python programs that start one.
 void NameServer() {
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);

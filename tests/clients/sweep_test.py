@@ -103,15 +103,15 @@ class SweepTest(unittest.TestCase):
             self.assertGreaterEqual(bucket['gain'], 0)
 
     def test_steps_are_scored_as_one_function(self):
-        # No p is the best of both: random ids in front, where softer attention loses less.
         flags = '--ids', IDS, '--lengths', '128', '--rows', '2', '--json'
-        table = json.loads(run('sweep', '--p', '2,15', '--buckets', '4,64', *flags).stdout)
-        best = table['best']
-        powers = [bucket['p'] for bucket in best['buckets']]
-        if len(set(powers)) == 1:
-            self.assertNotIn('steps', best)
-            self.assertEqual(best['flags'], f'--attention-p {powers[0]:g}')
-            return
+        best = json.loads(run('sweep', '--p', '2,15', '--buckets', '16,64', *flags).stdout)['best']
+        self.assertEqual([bucket['p'] for bucket in best['buckets']], [15, 15, 15])
+        self.assertNotIn('steps', best)
+        self.assertEqual(best['flags'], '--attention-p 15')
+        # Softer attention loses less where there are three tokens at most, by 0.2 nats.
+        best = json.loads(run('sweep', '--p', '2,15', '--buckets', '4,64', *flags).stdout)['best']
+        self.assertEqual([bucket['p'] for bucket in best['buckets']], [2, 15, 15])
+        self.assertEqual(best['flags'], '--attention-p 2 --attention-p-by-length 4:15')
         own = json.loads(run('score', *flags, *best['flags'].split()).stdout)
         [steps] = best['steps']['lengths']
         steps.pop('buckets')

@@ -46,17 +46,13 @@ class ModelsTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.servers, cls.direct, environment = {}, {}, {}
+        cls.ports, cls.direct, environment = {}, {}, {}
         for i, name in enumerate(NAMES, 1):
-            grpc, http = free_port(), free_port()
+            grpc, http = cls.ports[name] = free_port(), free_port()
             environment |= {f'MODEL_{i}': name, f'LSSAR_{i}_GRPC_PORT': str(grpc),
                             f'LSSAR_{i}_HTTP_PORT': str(http)}
             cls.direct[name] = f'http://127.0.0.1:{http}'
-            cls.servers[name] = Process(
-                name, [SERVER, '--model', f'models/zoo/twins/{name}', '--threads', '1',
-                       '--listen', f'127.0.0.1:{grpc}', '--http-listen', f'127.0.0.1:{http}',
-                       '--max-connections-per-address', '0'], clean_environment())
-            cls.addClassCleanup(cls.servers[name].end)
+        cls.servers = {name: cls.start(name) for name in NAMES}
         for name, process in cls.servers.items():
             wait_until(lambda name=name: is_ready(cls.direct[name]), process)
         cls.url = f'http://127.0.0.1:{free_port()}'
@@ -67,6 +63,16 @@ class ModelsTest(unittest.TestCase):
                                clean_environment(**environment))
         cls.addClassCleanup(cls.balancer.end)
         wait_until(cls.answers, cls.balancer)
+
+    @classmethod
+    def start(cls, name):
+        grpc, http = cls.ports[name]
+        server = Process(
+            name, [SERVER, '--model', f'models/zoo/twins/{name}', '--threads', '1', '--listen',
+                   f'127.0.0.1:{grpc}', '--http-listen', f'127.0.0.1:{http}',
+                   '--max-connections-per-address', '0'], clean_environment())
+        cls.addClassCleanup(server.end)
+        return server
 
     @classmethod
     def answers(cls):
@@ -105,12 +111,14 @@ class ModelsTest(unittest.TestCase):
             self.assertEqual(reply['error']['code'], 'model_not_found')
             self.assertIn('lssar and softmax', reply['error']['message'])
 
-    def test_zz_one_that_ends_does_not_end_the_other(self):
+    def test_one_that_ends_does_not_end_the_other_and_comes_back(self):
         self.servers['softmax'].signal(signal.SIGTERM)
         self.servers['softmax'].wait()
         body = {'prompt': 'a', 'max_tokens': 1}
         wait_until(lambda: post(self.url, {'model': 'softmax', **body})[0] == 503, self.balancer)
         self.assertEqual(post(self.url, {'model': 'lssar', **body})[0], 200)
+        self.servers['softmax'] = self.start('softmax')
+        wait_until(self.answers, self.balancer, self.servers['softmax'])
 
 
 if __name__ == '__main__':

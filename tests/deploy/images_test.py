@@ -7,15 +7,18 @@ import fnmatch
 import glob
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 import yaml
 
 PLAIN, CUDA = 'deploy/Dockerfile', 'deploy/Dockerfile.cuda'
+START = time.time()
 INSTRUCTIONS = frozenset(
     'ARG COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL RUN STOPSIGNAL USER WORKDIR'.split())
 
@@ -126,18 +129,66 @@ class ImagesTest(unittest.TestCase):
             self.assertEqual(command, [*json.loads(final['ENTRYPOINT']), '--check-health'], path)
 
 
+class PackageTest(unittest.TestCase):
+    """deploy/package.sh --to in a small tree, where nothing can be built."""
+
+    def setUp(self):
+        self.tree = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for name in ('base', 'clients', 'cmake', 'deploy/debian', 'dist', 'kernels', 'models/zoo',
+                     'proto', 'runtime', 'server'):
+            self.write(f'{name}/file')
+        for name in 'CMakeLists.txt', 'deploy/package.sh', 'deploy/steps.sh', 'deploy/xgrammar.sh':
+            self.write(name, read(name))
+        self.write('deploy/packages.sh', 'install_packages() { echo building; return 9; }\n')
+        [version] = re.findall(r'^project\(lssar VERSION ([0-9.]+)', read('CMakeLists.txt'), re.M)
+        system = subprocess.check_output(['dpkg', '--print-architecture'], text=True).strip()
+        self.package = f'lssar_{version}_{system}.deb'
+        self.write(f'dist/{self.package}', 'a package', age_s=60)
+
+    def write(self, name, text='', age_s=120):
+        path = self.tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        os.utime(path, (START - age_s, START - age_s))
+
+    def take(self):
+        """-> whether the package of dist/ was taken."""
+        done = subprocess.run(['sh', self.tree / 'deploy/package.sh', '--to', self.tree / 'to'],
+                              capture_output=True, text=True, timeout=60, check=False)
+        self.assertIn(done.returncode, (0, 9), done.stderr)
+        is_taken = (self.tree / 'to' / self.package).is_file()
+        self.assertEqual(is_taken, done.returncode == 0, done.stdout)
+        return is_taken
+
+    def test_a_package_older_than_its_sources_is_not_taken(self):
+        self.assertTrue(self.take())
+        shutil.rmtree(self.tree / 'to')
+        for name in 'server/DESIGN.md', 'models/zoo/weights', 'docs/page', 'tests/test.cc':
+            self.write(name, age_s=0)
+        self.assertTrue(self.take())
+        for name in 'server/main.cc', 'CMakeLists.txt', 'deploy/debian/server.toml':
+            shutil.rmtree(self.tree / 'to')
+            before = read(self.tree / name) if (self.tree / name).exists() else ''
+            self.write(name, before, age_s=0)
+            self.assertFalse(self.take(), name)
+            self.write(name, before)
+
+
 class CudaBuildTest(unittest.TestCase):
     """Runs where nvcc is installed."""
 
     def test_the_cuda_build_is_configured_as_the_image_does(self):
+        shown = subprocess.check_output(
+            ['sh', '-c', '. deploy/steps.sh; build_xgrammar() { :; }; logged() { echo "$*"; }; '
+             'build_portable cuda lssar_manual'], text=True)
+        configure, build = (line.split() for line in shown.splitlines())
         with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run(['cmake', '--preset', 'release', '-DLSSAR_BUILD_TESTS=OFF',
-                                   '-DLSSAR_WITH_CUDA=ON', '-B', folder],
-                                  capture_output=True, text=True,
-                                  timeout=300, check=False)
+            configure[configure.index('-B') + 1] = folder
+            done = subprocess.run(configure, capture_output=True, text=True, timeout=300,
+                                  check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn('cuda backend: ON', done.stdout)
-            query = ['ninja', '-C', folder, '-t', 'query', 'lssar-server', 'lssar']
+            query = ['ninja', '-C', folder, '-t', 'query', *build[build.index('--target') + 1:]]
             targets = subprocess.run(query, capture_output=True, text=True, timeout=60,
                                      check=False)
             self.assertEqual(targets.returncode, 0, targets.stderr)

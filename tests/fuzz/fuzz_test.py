@@ -30,19 +30,22 @@ def options(target: str, seed: int) -> list[str]:
             *([f'-dict={dictionary}'] if dictionary.exists() else [])]
 
 
+def environment(has_fault: bool) -> dict[str, str]:
+    """This one without LSSAR_ variables, but with the planted fault."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith('LSSAR_')}
+    return {**own, 'ASAN_OPTIONS': 'detect_leaks=1:handle_abort=1:symbolize=0',
+            **({'LSSAR_PLANTED_FAULT': '1'} if has_fault else {})}
+
+
 def run(program: pathlib.Path, has_fault: bool, seed: int, *flags: str,
         keep: pathlib.Path | None = None) -> subprocess.CompletedProcess:
     """From the corpus, for as long as `flags` say. `keep`: where a failing input goes."""
-    environment = {name: value for name, value in os.environ.items()
-                   if not name.startswith('LSSAR_')}
-    environment['ASAN_OPTIONS'] = 'detect_leaks=1:handle_abort=1:symbolize=0'
-    if has_fault:
-        environment['LSSAR_PLANTED_FAULT'] = '1'
     with tempfile.TemporaryDirectory() as found:
         done = subprocess.run(
             [program, *options(program.name, seed), f'-artifact_prefix={found}/', *flags, found,
              HERE / 'corpus' / program.name],
-            capture_output=True, text=True, errors='replace', env=environment, check=False)
+            capture_output=True, text=True, errors='replace', env=environment(has_fault),
+            check=False)
         failing = sorted(pathlib.Path(found).glob('crash-*'))
         if keep is not None and failing:
             keep.parent.mkdir(exist_ok=True)
@@ -52,10 +55,8 @@ def run(program: pathlib.Path, has_fault: bool, seed: int, *flags: str,
 
 def fails(program: pathlib.Path, has_fault: bool, path: pathlib.Path) -> bool:
     """Whether one input fails a check."""
-    environment = {**os.environ, 'ASAN_OPTIONS': 'detect_leaks=1:handle_abort=1:symbolize=0',
-                   'LSSAR_PLANTED_FAULT': '1' if has_fault else ''}
     done = subprocess.run([program, '-timeout=20', path], capture_output=True, text=True,
-                          errors='replace', env=environment, check=False)
+                          errors='replace', env=environment(has_fault), check=False)
     return done.returncode != 0 and 'CHECK failed' in done.stderr
 
 

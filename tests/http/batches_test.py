@@ -9,12 +9,10 @@ import pathlib
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
-from collections.abc import Callable
 from typing import Any
 
-from http_fixture import Reply, Server
+from http_fixture import Reply, Server, wait_until
 from server_process import MODEL, SERVER
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -35,16 +33,6 @@ def line(number: int, url: str = COMPLETIONS, **body: Any) -> str:
     fields = {"prompt": f"Once upon a time, {number}", "max_tokens": 4, "temperature": 0, **body}
     return json.dumps({"custom_id": f"row-{number}", "method": "POST", "url": url,
                        "body": fields})
-
-
-def wait_until(condition: Callable[[], Any]) -> Any:
-    """What `condition` gives once it is true."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    raise AssertionError("it did not happen")
 
 
 class BatchTestCase(unittest.TestCase):
@@ -357,7 +345,8 @@ class KeysTest(BatchTestCase):
                 "completion_window": "24h"}, other)
             self.assertEqual((reply.status, reply.error()["param"]), (400, "input_file_id"))
         self.assertEqual(self.ask("GET", "/v1/files").status, 401)
-        # The rows were calls of the key.
+        # The rows were calls of the key. At its end the server has written every line of its log.
+        self.assertEqual(self.server.stop(), 0)
         calls = [entry for entry in self.server.lines
                  if entry.get("request_id") == f"{batch['id']}-1"]
         self.assertEqual([(entry["key"], entry["rpc"], entry["status"]) for entry in calls],

@@ -3,11 +3,8 @@
 Run by ctest. More steps: LSSAR_NUM_STEPS=1000. Skipped where PyPI cannot be reached.
 """
 
-import hashlib
 import json
 import os
-import pathlib
-import shutil
 import subprocess
 import sys
 import types
@@ -15,10 +12,8 @@ import unittest
 
 import environments
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ['LSSAR_GRAMMAR_MASKS']
 NUM_STEPS = int(os.environ.get('LSSAR_NUM_STEPS', '250'))
-REQUIREMENTS = ROOT / 'tests' / 'requirements-xgrammar.txt'
 INSIDE = 'LSSAR_INSIDE_XGRAMMAR'
 
 # No bounds of lengths: deploy/xgrammar.sh changes which characters they count.
@@ -97,20 +92,6 @@ class GrammarMasksTest(unittest.TestCase):
         print(f'{num_compared} masks are equal')
 
 
-def environment():
-    """A Python with xgrammar and Debian's PyTorch. Errors: SkipTest without PyPI."""
-    directory = environments.DIRECTORY / 'xgrammar'
-    python = directory / 'bin' / 'python'
-    key = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
-    stamp = directory / 'requirements.sha256'
-    if not environments.is_current(stamp, key):
-        shutil.rmtree(directory, ignore_errors=True)
-        environments.run('/usr/bin/python3', '-m', 'venv', '--system-site-packages', directory)
-        environments.pip(python, 'install', '-q', '--no-deps', '-r', REQUIREMENTS)
-        stamp.write_text(key)
-    return python
-
-
 if __name__ == '__main__':
     if INSIDE in os.environ:
         # Imported by xgrammar for functions that are not called here.
@@ -120,7 +101,7 @@ if __name__ == '__main__':
         sys.modules['transformers'] = transformers
         unittest.main()
     try:
-        interpreter = environment()
+        interpreter = environments.environment('xgrammar', has_client=False, is_debian=True)
     except unittest.SkipTest as error:
         print(error)
         sys.exit(0)

@@ -337,15 +337,21 @@ TEST_F(GrammarTest, CostlySourcesEnd) {
 TEST_F(GrammarTest, AnAmbiguousGrammarEndsWithAnError) {
   const auto grammar = Compile(Kind::kEbnf, "root ::= s\ns ::= s s s | s s | \"a\"\n", 2);
   ASSERT_TRUE(grammar.ok()) << grammar.status();
-  const auto matcher = (*grammar)->NewMatcher();
-  std::vector<uint32_t> mask(NumMaskWords(33));
-  for (int step = 0; step < 100; ++step) {
-    const auto fits = matcher->Accept(4);
-    if (!fits.ok()) {
-      EXPECT_EQ(fits.status().code(), absl::StatusCode::kResourceExhausted);
-      return;
+  for (const bool asks_for_masks : {false, true}) {
+    const auto matcher = (*grammar)->NewMatcher();
+    std::vector<uint32_t> mask(NumMaskWords(33));
+    absl::Status status;
+    for (int step = 0; step < 100 && status.ok(); ++step) {
+      if (asks_for_masks) {
+        status = matcher->FillMask(mask);
+        if (!status.ok()) break;
+        ASSERT_EQ(mask[0] >> 4 & 1, 1u) << "step " << step;
+      }
+      const auto fits = matcher->Accept(4);
+      status = fits.status();
+      ASSERT_TRUE(!fits.ok() || *fits) << "step " << step;
     }
-    ASSERT_TRUE(*fits);
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   }
 }
 

@@ -3,10 +3,12 @@
 import asyncio
 import inspect
 import itertools
+import os
 import pathlib
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types as python_types
@@ -16,8 +18,11 @@ from unittest import mock
 
 import lssar
 from lssar.v1 import inference_pb2 as pb
-from lssar import AsyncClient, Client, LssarError, Retry, types
+from lssar import AsyncClient, Client, LssarError, Retry, _server, types
 from lssar._retry import Attempts, retry_delay
+from lssar._server import server_program
+from lssar.checkpoints.errors import CheckpointError
+from lssar.checkpoints.served import find_server
 from scripted_server import Refusal, ScriptedService, retry_details, serve
 
 FAST = Retry(initial_s=0.02, max_s=0.05)
@@ -587,6 +592,40 @@ class AttemptsTest(unittest.TestCase):
             damaged[end] = rng.randrange(256)
             retry_delay([('grpc-status-details-bin', bytes(damaged))])
             retry_delay([('grpc-status-details-bin', rng.randbytes(end))])
+
+
+class ServerProgramTest(unittest.TestCase):
+    """Which lssar-server the package starts."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.enterContext(mock.patch.object(_server, '__file__', str(self.folder / '_server.py')))
+        self.enterContext(mock.patch.dict(os.environ, PATH=str(self.folder / 'path')))
+        os.environ.pop('LSSAR_SERVER', None)
+
+    def program(self, *parts):
+        path = self.folder.joinpath(*parts)
+        path.parent.mkdir(exist_ok=True)
+        path.touch(0o755)
+        return str(path)
+
+    def test_named_then_of_the_package_then_in_path(self):
+        with self.assertRaisesRegex(FileNotFoundError, 'not named by LSSAR_SERVER'):
+            server_program()
+        for parts in ('path', 'lssar-server'), ('bin', 'lssar-server'):
+            path = self.program(*parts)
+            self.assertEqual(server_program(), path)
+        os.environ['LSSAR_SERVER'] = self.program('named', 'other')
+        self.assertEqual(server_program(), os.environ['LSSAR_SERVER'])
+        self.assertEqual(find_server(), os.environ['LSSAR_SERVER'])
+
+    def test_a_name_of_no_program(self):
+        self.program('bin', 'lssar-server')
+        os.environ['LSSAR_SERVER'] = str(self.folder / 'none')
+        with self.assertRaisesRegex(FileNotFoundError, 'LSSAR_SERVER is .*none: no such program'):
+            server_program()
+        with self.assertRaisesRegex(CheckpointError, 'no such program'):
+            find_server()
 
 
 class SurfaceTest(unittest.TestCase):

@@ -27,6 +27,7 @@ REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
                 'schemathesis': HERE.parent / 'requirements-schemathesis.txt',
                 'structured': HERE.parent / 'requirements-structured.txt',
                 'traces': HERE.parent / 'requirements-traces.txt',
+                'xgrammar': HERE.parent / 'requirements-xgrammar.txt',
                 'docs': HERE.parents[1] / 'docs' / 'requirements.txt'}
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'
@@ -71,16 +72,20 @@ def is_current(stamp, key):
     return stamp.exists() and stamp.read_text() == key
 
 
-def environment(name, has_client=True):
-    """The Python of an environment with the requirements of `name` and, mostly, the client."""
+def environment(name, has_client=True, is_debian=False):
+    """The Python of an environment with the requirements of `name` and, mostly, the client.
+    `is_debian`: what they depend on are packages of Debian."""
     directory = DIRECTORY / name
     python = directory / 'bin' / 'python'
     requirements = REQUIREMENTS[name]
     key = hashlib.sha256(requirements.read_bytes()).hexdigest()
     if not is_current(directory / 'requirements.sha256', key):
         shutil.rmtree(directory, ignore_errors=True)
-        run(sys.executable, '-m', 'venv', directory)
-        pip(python, 'install', '-q', '-r', requirements)
+        if is_debian:
+            run('/usr/bin/python3', '-m', 'venv', '--system-site-packages', directory)
+        else:
+            run(sys.executable, '-m', 'venv', directory)
+        pip(python, 'install', '-q', *(['--no-deps'] if is_debian else []), '-r', requirements)
         (directory / 'requirements.sha256').write_text(key)
     if not has_client:
         return python

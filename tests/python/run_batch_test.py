@@ -18,7 +18,8 @@ MODEL = 'models/zoo/lssar-6m'
 
 
 class ScriptedServer(http.server.ThreadingHTTPServer):
-    """Answers {"echo": the prompt}. `refusals`: statuses of the next answers."""
+    """Answers {"echo": the prompt}; to the prompt "never", 429 and that no retry changes it.
+    `refusals`: statuses of the next answers."""
 
     daemon_threads = True
 
@@ -51,14 +52,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
             server.prompts[body['prompt']] += 1
             status = server.refusals.popleft() if server.refusals else 200
         if is_held:
-            server.release.wait(60)
+            server.release.wait()
         reply = {'echo': body['prompt']}
         if body['prompt'] == 'bad':
             status, reply = 400, {'error': {'code': 'invalid_request', 'message': 'bad is bad'}}
+        elif body['prompt'] == 'never':
+            status, reply = 429, {'error': {'code': 'rate_limit_exceeded', 'message': 'too long'}}
         data = json.dumps(reply).encode()
         self.send_response(status)
         self.send_header('Content-Length', str(len(data)))
         self.send_header('X-Request-Id', 'abc')
+        if body['prompt'] == 'never':
+            self.send_header('X-Should-Retry', 'false')
         if status == 503:
             self.send_header('Retry-After', '0')
         self.end_headers()
@@ -127,10 +132,11 @@ class RunBatchTest(unittest.TestCase):
         self.input.write_text(''.join(line(i) + '\n' for i in range(1, count + 1)))
         self.server.num_free = 20
         process = subprocess.Popen(self.command('--max-concurrency', '8'))
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if self.output.exists() and self.output.read_bytes().count(b'\n') == 20:
-                break
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        deadline = time.monotonic() + 120
+        while not self.output.exists() or self.output.read_bytes().count(b'\n') < 20:
+            self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
         # While it runs, no other process writes its output.
         other = self.run_batch()
@@ -206,6 +212,16 @@ class RunBatchTest(unittest.TestCase):
         self.server.refusals.clear()
         self.assertEqual(self.run_batch().returncode, 0)
         self.expect_all(1)
+
+    def test_a_refusal_that_no_retry_changes_is_an_answer(self):
+        self.input.write_text('\n'.join([line(1), line(2, 'never'), line(3)]))
+        done = self.run_batch('--patience', '0')
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('3 lines answered, 1 of them with an error', done.stderr)
+        refused = self.rows()[2]
+        self.assertEqual(refused['response']['status_code'], 429)
+        self.assertEqual(refused['error'], {'code': 'rate_limit_exceeded', 'message': 'too long'})
+        self.assertEqual(self.server.prompts['never'], 1)
 
     def test_a_server_of_its_own(self):
         bodies = {'/v1/completions': {'prompt': 'Once', 'max_tokens': 3},

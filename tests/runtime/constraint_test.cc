@@ -27,14 +27,6 @@ Request Constrained(const GenerateCase& test_case, int salt,
   return request;
 }
 
-EngineOptions Speculating(Proposer* proposer) {
-  EngineOptions options = SmallOptions();
-  options.proposer = proposer;
-  options.num_speculative_tokens = 5;
-  options.adapts_speculation = false;
-  return options;
-}
-
 // Each token is one that the grammar allows, or ends the text where it is complete.
 void ExpectFits(const RecordingSink& sink, const Request& request) {
   const GenerateParams& params = *request.Generate();
@@ -142,10 +134,7 @@ TEST(Constraint, NeighboursAndPreemptionChangeNoBit) {
   for (const Request& request : requests) submitted.push_back(engine.Submit(request));
   engine.RunAll();
   EXPECT_GT(engine.Stats().num_preemptions, 0);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ASSERT_EQ(submitted[i].sink->Status(), absl::OkStatus());
-    ExpectEqualBits(*submitted[i].sink, *RunAlone(requests[i], options), requests[i]);
-  }
+  ExpectBitsOfEachAlone(submitted, requests);
 }
 
 RecordingSink::Choice ChoiceOf(const Request& request) {

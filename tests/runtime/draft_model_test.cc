@@ -205,10 +205,10 @@ TEST(DraftModel, OutOfPagesItDraftsForFewerSequences) {
     }
     drafting.engine->RunAll();
     EXPECT_GT(drafting.Stats().num_preemptions, 0);
+    ExpectBitsOfEachAlone(submitted, requests);
     int num_drafted_for = 0;
-    for (size_t i = 0; i < requests.size(); ++i) {
-      ExpectEqualBits(*submitted[i].sink, *RunAlone(requests[i], SmallOptions()), requests[i]);
-      num_drafted_for += submitted[i].sink->Stats().num_draft_tokens > 0;
+    for (const Submitted& each : submitted) {
+      num_drafted_for += each.sink->Stats().num_draft_tokens > 0;
     }
     EXPECT_GT(num_drafted_for, 0);
     drafting.ExpectNoPageInUse();

@@ -200,10 +200,7 @@ TEST(EmbedTest, TheSameBitsBesideOthersAndThroughPreemption) {
   }
   engine.RunAll();
   EXPECT_GT(engine.Stats().num_preemptions, 0);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const auto alone = RunAlone(requests[i], SmallOptions());
-    ExpectEqualBits(*submitted[i].sink, *alone, requests[i]);
-  }
+  ExpectBitsOfEachAlone(submitted, requests);
 }
 
 TEST(EmbedTest, AHiddenStateThatIsNotFiniteEndsItsRequestAlone) {

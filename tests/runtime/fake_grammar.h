@@ -6,10 +6,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "kernels/sampling.h"
@@ -19,8 +17,6 @@
 namespace lssar {
 
 struct FakeRules {
-  // A text of so many tokens fits.
-  std::function<bool(int)> is_complete = [](int num_tokens) { return num_tokens % 5 == 4; };
   int max_tokens = 1 << 20;      // behind so many no id may come
   int error_percent = 0;         // of the texts: a mask takes too much work
   int accept_error_percent = 0;  // the same of Accept
@@ -28,7 +24,9 @@ struct FakeRules {
 
 class FakeMatcher final : public GrammarMatcher {
  public:
-  FakeMatcher(const FakeRules& rules, int num_ids) : rules_(rules), num_ids_(num_ids) {}
+  static constexpr int kNumIds = 64;  // FakeModel's
+
+  explicit FakeMatcher(const FakeRules& rules) : rules_(rules) {}
 
   // Id 2 + i % 3 may always come, EOS never.
   static bool IsAllowed(uint64_t hash, int num_tokens, int32_t id) {
@@ -38,11 +36,11 @@ class FakeMatcher final : public GrammarMatcher {
 
   absl::Status FillMask(std::span<uint32_t> mask) override {
     EXPECT_FALSE(is_broken_);
-    EXPECT_EQ(mask.size(), NumMaskWords(size_t(num_ids_)));
+    EXPECT_EQ(mask.size(), NumMaskWords(size_t(kNumIds)));
     if (IsError(FakeHash(Hash(), 77), rules_.error_percent)) return Broken();
     std::ranges::fill(mask, 0u);
     if (int(tokens_.size()) >= rules_.max_tokens) return absl::OkStatus();
-    for (int32_t id = 0; id < num_ids_; ++id) {
+    for (int32_t id = 0; id < kNumIds; ++id) {
       if (IsAllowed(Hash(), int(tokens_.size()), id)) mask[size_t(id) / 32] |= 1u << (id % 32);
     }
     return absl::OkStatus();
@@ -64,7 +62,7 @@ class FakeMatcher final : public GrammarMatcher {
     tokens_.resize(tokens_.size() - size_t(num_tokens));
   }
 
-  bool IsComplete() const override { return rules_.is_complete(int(tokens_.size())); }
+  bool IsComplete() const override { return tokens_.size() % 5 == 4; }
 
  private:
   uint64_t Hash() const {
@@ -79,23 +77,20 @@ class FakeMatcher final : public GrammarMatcher {
   }
 
   const FakeRules rules_;
-  const int num_ids_;
   std::vector<int32_t> tokens_;
   bool is_broken_ = false;
 };
 
 class FakeGrammar final : public Grammar {
  public:
-  explicit FakeGrammar(FakeRules rules = {}, int num_ids = 64)
-      : rules_(std::move(rules)), num_ids_(num_ids) {}
+  explicit FakeGrammar(const FakeRules& rules = {}) : rules_(rules) {}
   std::unique_ptr<GrammarMatcher> NewMatcher() const override {
-    return std::make_unique<FakeMatcher>(rules_, num_ids_);
+    return std::make_unique<FakeMatcher>(rules_);
   }
   int64_t NumBytes() const override { return 1; }
 
  private:
   const FakeRules rules_;
-  const int num_ids_;
 };
 
 }  // namespace lssar

@@ -10,6 +10,7 @@
 #include "runtime/engine.h"
 #include "runtime/proposer.h"
 #include "runtime/sequence.h"
+#include "tests/runtime/stepped_engine.h"
 #include "tests/support/fake_model.h"
 
 namespace lssar {
@@ -62,6 +63,15 @@ class OracleProposer : public Proposer {
   uint64_t state_;
   std::vector<float> logits_;
 };
+
+// Drafts `num_tokens` a step, however many of them are right.
+inline EngineOptions Speculating(Proposer* proposer, int num_tokens = 5) {
+  EngineOptions options = SmallOptions();
+  options.proposer = proposer;
+  options.num_speculative_tokens = num_tokens;
+  options.adapts_speculation = false;
+  return options;
+}
 
 }  // namespace lssar
 

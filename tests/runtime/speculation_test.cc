@@ -16,14 +16,6 @@
 namespace lssar {
 namespace {
 
-EngineOptions Speculating(Proposer* proposer, int num_tokens = 5) {
-  EngineOptions options = SmallOptions();
-  options.proposer = proposer;
-  options.num_speculative_tokens = num_tokens;
-  options.adapts_speculation = false;
-  return options;
-}
-
 class SpeculationBits : public testing::TestWithParam<int> {};  // percent of wrong tokens
 
 TEST_P(SpeculationBits, AreThoseOfNoSpeculation) {
@@ -148,9 +140,7 @@ TEST(Speculation, DraftsTakeWhatIsLeftOfTheStep) {
   engine.RunAll();
   EXPECT_EQ(largest, 8);
   EXPECT_GT(engine.Stats().num_accepted_tokens, 0);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ExpectEqualBits(*submitted[i].sink, *RunAlone(requests[i], SmallOptions()), requests[i]);
-  }
+  ExpectBitsOfEachAlone(submitted, requests);
 }
 
 // The pool holds one and a half of the sequences: they are preempted and recomputed.
@@ -170,9 +160,7 @@ TEST(Speculation, PreemptedSequencesHaveTheSameBits) {
     }
     engine.RunAll();
     EXPECT_GT(engine.Stats().num_preemptions, 0);
-    for (size_t i = 0; i < requests.size(); ++i) {
-      ExpectEqualBits(*submitted[i].sink, *RunAlone(requests[i], SmallOptions()), requests[i]);
-    }
+    ExpectBitsOfEachAlone(submitted, requests);
     EXPECT_EQ(engine.NumAvailable(), engine.Stats().num_pages);
   }
 }

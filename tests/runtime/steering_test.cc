@@ -61,9 +61,7 @@ TEST(SteeringTest, TheSameBitsBesideOthersAndThroughPreemption) {
   }
   engine.RunAll();
   EXPECT_GT(engine.Stats().num_preemptions, 0);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ExpectEqualBits(*submitted[i].sink, *RunAlone(requests[i], SmallOptions()), requests[i]);
-  }
+  ExpectBitsOfEachAlone(submitted, requests);
 }
 
 }  // namespace

@@ -119,6 +119,17 @@ inline std::shared_ptr<RecordingSink> RunAlone(Request request, const EngineOpti
   return submitted.sink;
 }
 
+// The results of requests that ran together are those of each alone.
+inline void ExpectBitsOfEachAlone(const std::vector<Submitted>& submitted,
+                                  const std::vector<Request>& requests) {
+  ASSERT_EQ(submitted.size(), requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SCOPED_TRACE(i);
+    ASSERT_EQ(submitted[i].sink->Status(), absl::OkStatus());
+    ExpectEqualBits(*submitted[i].sink, *RunAlone(requests[i], SmallOptions()), requests[i]);
+  }
+}
+
 }  // namespace lssar
 
 #endif  // LSSAR_TESTS_RUNTIME_STEPPED_ENGINE_H_

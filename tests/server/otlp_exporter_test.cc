@@ -35,20 +35,24 @@ std::string Answer(std::string_view status, std::string_view body = "{}",
                 body);
 }
 
+// Binds the socket to a port of its own. -> the port
+int BindToAFreePort(int socket) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(bind(socket, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  return ntohs(address.sin_port);
+}
+
 // Takes requests on a port of its own, one after another.
 class Collector {
  public:
   // `answers`: in order, the last one again and again. Empty: it says nothing and keeps the
   // connection.
   explicit Collector(std::vector<std::string> answers) : answers_(std::move(answers)) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size), 0);
     EXPECT_EQ(listen(listener_, 8), 0);
-    port_ = ntohs(address.sin_port);
     thread_ = std::thread([this] { Run(); });
   }
   ~Collector() {
@@ -102,7 +106,7 @@ class Collector {
 
   const std::vector<std::string> answers_;
   const int listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  int port_ = 0;
+  const int port_ = BindToAFreePort(listener_);
   std::mutex mutex_;
   std::vector<std::string> requests_;
   std::vector<int> silent_;  // the thread's own
@@ -302,14 +306,14 @@ TEST(OtlpExporterTest, ABatchThatWaitsIsSentAgainAtTheEnd) {
 }
 
 TEST(OtlpExporterTest, ADeadCollectorDoesNotDelayTheEnd) {
-  int port = 0;
-  { port = Collector({""}).Port(); }
-  OtlpOptions options = OptionsFor(port);
+  const int bound = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  // and does not listen
+  OtlpOptions options = OptionsFor(BindToAFreePort(bound));
   options.first_retry = options.longest_retry = kLong;
   OtlpExporter exporter(options);
   exporter.Export(Spans(2));
   exporter.Stop(kLong);
   EXPECT_EQ(exporter.Counts().num_dropped, 2);
+  close(bound);
 }
 
 // Answers that must neither hang the client nor fill the memory.

@@ -1,6 +1,7 @@
 // Server::Reload: another model in the served directory.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <string>
 
@@ -39,7 +40,7 @@ std::string HashOf(const Generated& generated) {
 }
 
 TEST_F(ReloadTest, ARunningCallEndsOnItsModelAndANewOneGetsTheNewModel) {
-  server_.SetStepMs(2);
+  server_.Hold();
   grpc::ClientContext context;
   const auto running = server_.Stub().Generate(&context, HelloRequest(1000));
   v1::GenerateReply reply;
@@ -49,7 +50,7 @@ TEST_F(ReloadTest, ARunningCallEndsOnItsModelAndANewOneGetsTheNewModel) {
   ASSERT_TRUE(WaitForHash(kSecond));
   const Generated beside = Generate(server_.Stub(), HelloRequest(3));
   EXPECT_EQ(HashOf(beside), kSecond);
-  server_.SetStepMs(0);
+  server_.Release();
   size_t num_tokens = 0;
   while (running->Read(&reply)) num_tokens += size_t(reply.delta().tokens_size());
   EXPECT_EQ(num_tokens, 1000u);
@@ -85,8 +86,28 @@ TEST_F(ReloadTest, WithoutAChangeNothingIsLoaded) {
   EXPECT_EQ(HashOf(Generate(server_.Stub(), HelloRequest(1))), kFirst);
 }
 
+TEST_F(ReloadTest, ALoadMeetsNoReloadThatIsLost) {
+  TestServer server(TestServer::Loading(), {.max_model_len = 2048}, [this](ServerOptions& options) {
+    options.model.directory = directory_.Path();
+  });
+  // The directory changes while its model is loaded: the first time and in a reload.
+  std::atomic<int> num_loads = 0;
+  server.on_load = [&] {
+    const int number = ++num_loads;
+    if (number > 2) return;
+    directory_.Write("config.json", std::string(size_t(number), ' '));
+    server.GetServer().Reload();
+  };
+  server.Serve();
+  // The second model is refused: its files changed.
+  EXPECT_TRUE(server.WaitFor(
+      [](const auto& info) { return info.checkpoint_hash() == "2123456789abcdef"; }));
+  EXPECT_EQ(num_loads, 3);
+}
+
 TEST_F(ReloadTest, AShutdownEndsTheCallsOfBothModels) {
-  server_.SetStepMs(2);
+  // Either call would last for minutes.
+  server_.SetStepMs(100);
   grpc::ClientContext old_context, new_context;
   const auto old_call = server_.Stub().Generate(&old_context, HelloRequest(2000));
   v1::GenerateReply reply;

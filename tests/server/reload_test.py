@@ -3,7 +3,7 @@
 Run by ctest with LSSAR_SERVER set to the program, from the repository's root.
 """
 
-import json
+import http.client
 import os
 import pathlib
 import shutil
@@ -11,51 +11,46 @@ import signal
 import tempfile
 import threading
 import unittest
-import urllib.request
 
-from server_process import ServerProcess
+from http_fixture import Server, wait_until
 
 TWINS = pathlib.Path("models/zoo/twins")
 NUM_CALLERS = 4
-TIMEOUT_S = 120
 
 
-def complete(http_address, stream):
+def complete(server, stream):
     """A greedy completion -> (fingerprint of the checkpoint, text)."""
-    request = urllib.request.Request(
-        f"http://{http_address}/v1/completions",
-        json.dumps({"prompt": "The old house stood", "max_tokens": 60, "temperature": 0,
-                    "stream": stream}).encode())
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
-        if not stream:
-            replies = [json.load(reply)]
-        else:
-            data = [line[len(b"data: "):].strip() for line in reply if line.startswith(b"data: ")]
-            assert data.pop() == b"[DONE]"
-            replies = [json.loads(each) for each in data]
+    body = {"prompt": "The old house stood", "max_tokens": 60, "temperature": 0}
+    if not stream:
+        replies = [server.post("/v1/completions", body)]
+    else:
+        *replies, last = server.stream("/v1/completions", body)
+        assert last == "[DONE]"
     [fingerprint] = {each["system_fingerprint"] for each in replies}
     return fingerprint, "".join(each["choices"][0]["text"] for each in replies)
 
 
 class Callers:
-    """Calls without a pause, for a with block. `answers`: what they returned, or their errors."""
+    """Calls without a pause, for a with block, which begins when one has been answered.
+    `answers`: what they returned, or their errors."""
 
-    def __init__(self, http_address):
+    def __init__(self, server):
         self.answers = []
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._call, args=(http_address, i % 2 == 0))
+        self._threads = [threading.Thread(target=self._call, args=(server, i % 2 == 0))
                          for i in range(NUM_CALLERS)]
 
-    def _call(self, http_address, stream):
+    def _call(self, server, stream):
         while not self._stop.is_set():
             try:
-                self.answers.append(complete(http_address, stream))
-            except (OSError, AssertionError, ValueError) as error:
+                self.answers.append(complete(server, stream))
+            except (OSError, http.client.HTTPException, AssertionError, ValueError) as error:
                 self.answers.append(error)
 
     def __enter__(self):
         for thread in self._threads:
             thread.start()
+        wait_until(lambda: self.answers)
         return self
 
     def __exit__(self, *exception):
@@ -70,8 +65,7 @@ class ReloadTest(unittest.TestCase):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.current = self.folder / "current"
         self.serve(TWINS / "lssar")
-        self.server = ServerProcess("--threads", "1", "--max-model-len", "2048",
-                                    model=str(self.current))
+        self.server = Server("--threads", "1", "--max-model-len", "2048", model=str(self.current))
         self.addCleanup(self.server.stop)
 
     def serve(self, checkpoint):
@@ -88,41 +82,35 @@ class ReloadTest(unittest.TestCase):
         self.server.process.send_signal(signal.SIGHUP)
         return self.server.wait_for(event)
 
-    def metric(self, name):
-        page = f"http://{self.server.http_address}/metrics"
-        with urllib.request.urlopen(page, timeout=TIMEOUT_S) as reply:
-            return [line for line in reply.read().decode().splitlines() if line.startswith(name)]
-
     def test_under_load_every_answer_is_of_one_checkpoint(self):
-        address = self.server.http_address
-        before = complete(address, stream=False)
-        with Callers(address) as callers:
+        before = complete(self.server, stream=False)
+        with Callers(self.server) as callers:
             self.serve(TWINS / "softmax")
             served = self.reload("serving")
             retired = self.server.wait_for("model retired")
-            after = complete(address, stream=False)
+            after = complete(self.server, stream=False)
         self.assertNotEqual(before[1], after[1])
         self.assertEqual((before[0], after[0]), (f"fp_{retired['hash']}", f"fp_{served['hash']}"))
         self.assertEqual(set(callers.answers) - {before, after}, set())
         self.assertIn(before, callers.answers)
-        self.assertIn(served["hash"], self.metric("lssar_model_info")[0])
+        page = self.server.request("GET", "/metrics").body.decode()
+        self.assertRegex(page, f'(?m)^lssar_model_info.*"{served["hash"]}"')
         # And back: the same bits as at first.
         self.serve(TWINS / "lssar")
         self.assertEqual(self.reload("serving")["hash"], retired["hash"])
-        self.assertEqual(complete(address, stream=True), before)
+        self.assertEqual(complete(self.server, stream=True), before)
         self.assertEqual(self.server.stop(), 0)
 
     def test_what_cannot_be_served_changes_nothing(self):
-        address = self.server.http_address
-        before = complete(address, stream=False)
+        before = complete(self.server, stream=False)
 
         def is_kept(reason):
-            with Callers(address) as callers:
+            with Callers(self.server) as callers:
                 kept = self.reload("model kept")
             self.assertRegex(kept["reason"], reason)
             self.assertEqual(f"fp_{kept['hash']}", before[0])
             self.assertEqual(set(callers.answers), {before})
-            return self.metric("lssar_last_reload_successful")[0].split()[1] == "1"
+            return self.server.metric("lssar_last_reload_successful") == 1
 
         self.assertTrue(is_kept("have not changed"))
         broken = self.copy("softmax")
@@ -145,7 +133,7 @@ class ReloadTest(unittest.TestCase):
         for name in ["softmax", "lssar"] * 4:
             self.serve(TWINS / name)
             self.reload("model retired")
-            complete(self.server.http_address, stream=False)
+            complete(self.server, stream=False)
             resident.append(self.server.resident_bytes())
         self.assertLess(resident[-1] - resident[1], 32 << 20)  # a model has 12 MB and its K/V
 

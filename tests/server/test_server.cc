@@ -63,13 +63,15 @@ void TestServer::Serve() {
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> TestServer::MakeModel(const ModelOptions& options) {
+  if (on_load) on_load();
   if (fails_to_load_) return absl::InvalidArgumentError("the weights are damaged");
   auto checkpoint = std::make_unique<Checkpoint>(ZooCheckpointWithoutWeights());
   auto model = std::make_unique<FakeModel>(checkpoint->config.vocab_size);
   model->poison_id = kPoisonId;
-  model->on_forward = [this](const ForwardBatch&) {
+  const int number = num_loads_++;
+  model->on_forward = [this, number](const ForwardBatch&) {
     std::this_thread::sleep_for(milliseconds(step_ms_));
-    while (is_held_) std::this_thread::sleep_for(milliseconds(1));
+    while (number < num_held_) std::this_thread::sleep_for(milliseconds(1));
     if (num_failing_ == 0) return absl::OkStatus();
     --num_failing_;
     return absl::InternalError("the device failed");
@@ -80,7 +82,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> TestServer::MakeModel(const ModelOp
   checkpoint->model = std::move(model);
   checkpoint->tokenizer =
       std::make_unique<HeldTokenizer>(std::move(checkpoint->tokenizer), &texts_);
-  checkpoint->hash = StrCat(num_loads_++, "123456789abcdef");
+  checkpoint->hash = StrCat(number, "123456789abcdef");
   checkpoint->config_hash = "89abcdef01234567";
   checkpoint->max_num_batched_tokens = options_.max_num_batched_tokens;
   auto backend = std::make_unique<MemoryBackend>();

@@ -36,6 +36,7 @@ class TestServer {
   struct Loading {};
   TestServer(Loading, const EngineOptions& options, const Adjust& adjust = {});
   void Serve();
+  std::function<void()> on_load;  // called within each load
 
   // A new connection.
   std::shared_ptr<grpc::Channel> NewChannel(grpc::ChannelArguments arguments = {}) const;
@@ -46,9 +47,9 @@ class TestServer {
 
   // Adds a delay to every engine step.
   void SetStepMs(int milliseconds) { step_ms_ = milliseconds; }
-  // Blocks steps until Release.
-  void Hold() { is_held_ = true; }
-  void Release() { is_held_ = false; }
+  // Blocks the steps of the models that have been loaded until Release.
+  void Hold() { num_held_ = int{num_loads_}; }
+  void Release() { num_held_ = 0; }
   // Blocks the tokenization of long texts (HeldTokenizer) until ReleaseTexts.
   void HoldTexts() { texts_.is_held = true; }
   void ReleaseTexts() { texts_.is_held = false; }
@@ -88,10 +89,10 @@ class TestServer {
 
   const EngineOptions options_;
   std::atomic<int> step_ms_ = 0;
-  std::atomic<bool> is_held_ = false;
+  std::atomic<int> num_held_ = 0;  // models, the first ones
   TextHold texts_;
   std::atomic<bool> fails_to_load_ = false;
-  int num_loads_ = 0;
+  std::atomic<int> num_loads_ = 0;
   std::atomic<int> num_failing_ = 0;
   std::atomic<int> num_engine_failures_ = 0;
   std::atomic<bool> has_lost_device_ = false;

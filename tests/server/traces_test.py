@@ -16,12 +16,11 @@ import sys
 import tempfile
 import threading
 import unittest
-import urllib.error
-import urllib.request
 
 import grpc
 
-from server_process import SERVER, ServerProcess
+from http_fixture import Reply, Server, wait_until
+from server_process import SERVER
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python"))
@@ -73,38 +72,18 @@ class Receiver:
         self.process.stdout.close()
 
 
-def post(server, path: str, body: dict, **headers: str):
-    """-> status, headers, body."""
-    request = urllib.request.Request(f"http://{server.http_address}{path}",
-                                     json.dumps(body).encode(),
-                                     {"Content-Type": "application/json", **headers})
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
-            return reply.status, reply.headers, reply.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.headers, error.read()
-
-
-def complete(server, **headers: str):
-    return post(server, "/v1/completions",
-                {"prompt": SECRET, "max_tokens": 8, "ignore_eos": True}, **headers)
-
-
-def metric(server, name: str) -> int:
-    with urllib.request.urlopen(f"http://{server.http_address}/metrics", timeout=TIMEOUT_S) as page:
-        [value] = [line.split()[1] for line in page.read().decode().splitlines()
-                   if line.startswith(f"{name} ")]
-    return int(value)
+def complete(server: Server, **headers: str) -> Reply:
+    return server.request("POST", "/v1/completions",
+                          {"prompt": SECRET, "max_tokens": 8, "ignore_eos": True}, headers)
 
 
 class TracesTest(unittest.TestCase):
 
     def start(self, *flags: str, receiver: Receiver | None = None, url: str = "",
-              **options) -> ServerProcess:
+              **options) -> Server:
         if receiver is not None:
             url = f"http://127.0.0.1:{receiver.port}"
-        server = ServerProcess("--otlp-endpoint", url, "--threads", "1", *flags, **options)
+        server = Server("--otlp-endpoint", url, "--threads", "1", *flags, **options)
         self.addCleanup(server.process.stderr.close)
         self.addCleanup(server.wait)
         self.addCleanup(server.process.kill)
@@ -115,7 +94,7 @@ class TracesTest(unittest.TestCase):
         self.addCleanup(receiver.stop)
         return receiver
 
-    def drain(self, server: ServerProcess, receiver: Receiver) -> list[list[dict]]:
+    def drain(self, server: Server, receiver: Receiver) -> list[list[dict]]:
         """Ends both. -> the spans that are left, by call, that of the server first."""
         self.assertEqual(server.stop(), 0)
         receiver.stop()
@@ -146,18 +125,17 @@ class TracesTest(unittest.TestCase):
     def test_calls_over_http(self) -> None:
         receiver = self.receive()
         server = self.start(receiver=receiver)
-        status, headers, _ = complete(server, **{"X-Request-Id": "mine",
-                                                 "Traceparent": traceparent("01")})
-        self.assertEqual(status, 200)
-        chat = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 4, "stream": True}
-        self.assertEqual(post(server, "/v1/chat/completions", chat)[0], 200)
-        self.assertEqual(post(server, "/v1/embeddings", {"input": 1})[0], 400)
+        reply = complete(server, **{"X-Request-Id": "mine", "Traceparent": traceparent("01")})
+        self.assertEqual(reply.status, 200)
+        server.stream("/v1/chat/completions",
+                      {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 4})
+        self.assertEqual(server.request("POST", "/v1/embeddings", {"input": 1}).status, 400)
         families = {spans[0]["name"]: spans for spans in self.drain(server, receiver)}
         self.assertEqual(len(families), 3)
         call, *stages = families["POST /v1/completions"]
         self.check_family([call, *stages])
         self.assertEqual((call["trace"], call["parent"]), (TRACE, PARENT))
-        self.assertEqual(headers["Traceparent"], f"00-{TRACE}-{call['id']}-01")
+        self.assertEqual(reply.headers["Traceparent"], f"00-{TRACE}-{call['id']}-01")
         line = next(line for line in server.lines if line.get("request_id") == "mine")
         self.assertEqual((line["trace_id"], line["span_id"]), (TRACE, call["id"]))
         model = line["queue_us"], line["prefill_us"], line["decode_us"]
@@ -216,11 +194,10 @@ class TracesTest(unittest.TestCase):
         receiver = self.receive()
         server = self.start("--otlp-sample", "0", receiver=receiver)
         for flags in ("00", "02"):
-            _, headers, _ = complete(server, Traceparent=traceparent(flags))
+            headers = complete(server, Traceparent=traceparent(flags)).headers
             self.assertTrue(headers["Traceparent"].endswith(f"-{flags}"))
-        _, headers, _ = complete(server)
-        self.assertTrue(headers["Traceparent"].endswith("-00"))
-        _, headers, _ = complete(server, Traceparent=traceparent("03"))
+        self.assertTrue(complete(server).headers["Traceparent"].endswith("-00"))
+        headers = complete(server, Traceparent=traceparent("03")).headers
         self.assertTrue(headers["Traceparent"].endswith("-03"))
         [spans] = self.drain(server, receiver)
         self.check_family(spans)
@@ -229,9 +206,7 @@ class TracesTest(unittest.TestCase):
         receiver = self.receive()
         server = self.start(receiver=receiver)
         prompts = [f"{SECRET} {i}" for i in range(20)]
-        status, _, _ = post(server, "/v1/completions", {"prompt": prompts, "max_tokens": 2,
-                                                        "ignore_eos": True})
-        self.assertEqual(status, 200)
+        server.post("/v1/completions", {"prompt": prompts, "max_tokens": 2, "ignore_eos": True})
         [[call, *stages]] = self.drain(server, receiver)
         self.assertEqual(call["attributes"]["lssar.num_items"], 20)
         self.assertEqual(call["attributes"]["gen_ai.usage.output_tokens"], 40)
@@ -247,8 +222,7 @@ class TracesTest(unittest.TestCase):
     def test_a_call_that_fails(self) -> None:
         receiver = self.receive()
         server = self.start(receiver=receiver)
-        status, _, _ = complete(server, **{"X-Request-Timeout": "0.000001"})
-        self.assertEqual(status, 504)
+        self.assertEqual(complete(server, **{"X-Request-Timeout": "0.000001"}).status, 504)
         [[call, *_]] = self.drain(server, receiver)
         self.assertEqual(call["status"], "STATUS_CODE_ERROR")
         self.assertEqual(call["attributes"]["error.type"], "DEADLINE_EXCEEDED")
@@ -257,28 +231,27 @@ class TracesTest(unittest.TestCase):
     def test_a_collector_that_refuses(self) -> None:
         receiver = self.receive("--status", "400")
         server = self.start(receiver=receiver)
-        self.assertEqual(complete(server)[0], 200)
+        self.assertEqual(complete(server).status, 200)
         self.assertIn("answers 400", server.wait_for("otlp")["message"])
-        while metric(server, "lssar_otlp_spans_dropped_total") < 4:
-            pass
-        self.assertEqual(metric(server, "lssar_otlp_spans_exported_total"), 0)
+        wait_until(lambda: server.metric("lssar_otlp_spans_dropped_total") == 4)
+        self.assertEqual(server.metric("lssar_otlp_spans_exported_total"), 0)
         self.assertEqual(server.stop(), 0)
 
     def test_a_dead_collector(self) -> None:
         with socket.socket() as bound:  # and does not listen
             bound.bind(("127.0.0.1", 0))
             server = self.start(url=f"http://127.0.0.1:{bound.getsockname()[1]}")
-            self.assertEqual(complete(server)[0], 200)
+            self.assertEqual(complete(server).status, 200)
             self.assertIn("refused", server.wait_for("otlp")["message"])
-            self.assertEqual(complete(server)[0], 200)
+            self.assertEqual(complete(server).status, 200)
             self.assertEqual(server.stop(), 0)
 
     def test_a_collector_that_never_answers(self) -> None:
         receiver = self.receive("--silent")
         server = self.start(receiver=receiver)
-        self.assertEqual(complete(server)[0], 200)
+        self.assertEqual(complete(server).status, 200)
         self.check_family([receiver.next() for _ in range(4)])
-        self.assertEqual(complete(server)[0], 200)
+        self.assertEqual(complete(server).status, 200)
         server.process.send_signal(signal.SIGTERM)  # ends although one batch is under way
         self.assertEqual(server.wait(), 0)
 
@@ -288,9 +261,7 @@ class TracesTest(unittest.TestCase):
         server = self.start(receiver=receiver, environment={
             **os.environ, "http_proxy": proxy, "https_proxy": proxy, "all_proxy": proxy,
             "HTTP_PROXY": proxy, "no_proxy": ""})
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
-                f"http://{server.http_address}/v1/models", timeout=TIMEOUT_S) as reply:
-            self.assertEqual(reply.status, 200)
+        self.assertEqual(server.request("GET", "/v1/models").status, 200)
         [[call]] = self.drain(server, receiver)
         self.assertEqual(call["name"], "GET /v1/models")
 
@@ -304,12 +275,12 @@ class TracesTest(unittest.TestCase):
         receiver = self.receive("--certificate", str(certificate), "--key", str(key))
         url = f"https://127.0.0.1:{receiver.port}"
         server = self.start(url=url, environment={**os.environ, "SSL_CERT_FILE": str(certificate)})
-        self.assertEqual(complete(server)[0], 200)
+        self.assertEqual(complete(server).status, 200)
         self.check_family([receiver.next() for _ in range(4)])
         self.assertEqual(server.stop(), 0)
         # A certificate that no root of the system has signed.
         server = self.start(url=url)
-        self.assertEqual(complete(server)[0], 200)
+        self.assertEqual(complete(server).status, 200)
         self.assertIn("TLS handshake failed", server.wait_for("otlp")["message"])
         self.assertEqual(self.drain(server, receiver), [])
 

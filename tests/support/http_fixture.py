@@ -4,6 +4,7 @@ import http.client
 import json
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, Iterator
 
 from server_process import MODEL, ServerProcess
@@ -11,11 +12,22 @@ from server_process import MODEL, ServerProcess
 NAME = "lssar-6m"
 
 
+def wait_until(condition: Callable[[], Any], seconds: float = 120) -> Any:
+    """What `condition` gives once it is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError("it did not happen")
+
+
 class Server(ServerProcess):
     """With requests to its HTTP port."""
 
-    def __init__(self, *flags: str, model: str = MODEL, state: str = "serving"):
-        super().__init__(*flags, model=model, state=state)
+    def __init__(self, *flags: str, model: str = MODEL, state: str = "serving",
+                 environment: dict[str, str] | None = None):
+        super().__init__(*flags, model=model, state=state, environment=environment)
         self.host, port = self.http_address.rsplit(":", 1)
         self.port = int(port)
 
@@ -73,13 +85,8 @@ class Server(ServerProcess):
         return 0.0
 
     def wait_until_idle(self, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if (self.metric("lssar_num_requests_running") == 0
-                    and self.metric("lssar_num_requests_waiting") == 0):
-                return
-            time.sleep(0.05)
-        raise AssertionError("the engine still works")
+        wait_until(lambda: self.metric("lssar_num_requests_running") == 0
+                   and self.metric("lssar_num_requests_waiting") == 0, seconds)
 
 
 class Reply:

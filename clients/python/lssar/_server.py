@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import os
 import pathlib
 import queue
 import shutil
@@ -36,15 +37,20 @@ def _private_directory() -> str:
 
 
 def server_program() -> str:
-    """The lssar-server that belongs to this package, else the one in PATH.
+    """The lssar-server that LSSAR_SERVER names (`lssar` names the one beside itself), else the one
+    that belongs to this package, else the one in PATH.
 
     Errors: FileNotFoundError.
     """
+    if named := os.environ.get('LSSAR_SERVER'):
+        if shutil.which(named) is None:
+            raise FileNotFoundError(f'LSSAR_SERVER is {named}: no such program')
+        return named
     bundled = pathlib.Path(__file__).parent / 'bin' / 'lssar-server'
     found = str(bundled) if bundled.exists() else shutil.which('lssar-server')
     if found is None:
-        raise FileNotFoundError('lssar-server: not part of this installation, and not in PATH; '
-                                'give LLM(..., program=PATH)')
+        raise FileNotFoundError('lssar-server: not part of this installation, not in PATH, and not '
+                                'named by LSSAR_SERVER')
     return found
 
 

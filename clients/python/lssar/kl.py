@@ -27,7 +27,6 @@ except ModuleNotFoundError as missing:
 
 from lssar import types
 from lssar._exit_code import exit_code
-from lssar._server import server_program
 from lssar.client import Client
 from lssar.llm import LLM
 
@@ -180,8 +179,7 @@ class Side:
         """Connects, to a private server for a directory."""
         if not os.path.isdir(self.where):
             return stack.enter_context(Client(self.where))
-        program = os.environ.get('LSSAR_SERVER') or server_program()
-        return stack.enter_context(LLM(self.where, program=program, flags=self.flags,
+        return stack.enter_context(LLM(self.where, flags=self.flags,
                                        allow_attention_override=bool(self.options))).client
 
 

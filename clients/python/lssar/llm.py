@@ -61,7 +61,8 @@ class LLM:
             allow_attention_override: for attention_override={'p': 5} in calls.
             allow_steering: for steering=[{'layer': 3, 'vector': ...}] in calls.
             device: 'cpu', 'cuda', 'cuda:1', 'reference'.
-            program: path of lssar-server; default: the one of this package, or in PATH.
+            program: path of lssar-server; default: the one that LSSAR_SERVER names, of this
+                package, or in PATH.
             flags: more flags of lssar-server.
 
         Errors: RuntimeError with the server's last log lines; FileNotFoundError.

@@ -529,8 +529,7 @@ def serving(given: argparse.Namespace, longest: int) -> Iterator[str]:
     if not os.path.isdir(given.model):
         raise RulerError(f'--model: {given.model} is no directory')
     try:
-        own = OwnServer(given.model, program=os.environ.get('LSSAR_SERVER') or server_program(),
-                        flags=flags, has_http=True)
+        own = OwnServer(given.model, program=server_program(), flags=flags, has_http=True)
     except (RuntimeError, FileNotFoundError) as error:
         raise RulerError(str(error)) from error
     with own:

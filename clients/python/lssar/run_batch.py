@@ -40,7 +40,8 @@ from lssar._exit_code import exit_code
 URLS = ('/v1/chat/completions', '/v1/completions', '/v1/embeddings', '/v1/responses',
         '/v1/messages', '/v1/score')
 METHODS = ('POST',)
-BUSY = frozenset({408, 429, 502, 503, 504})  # the same request may be answered later
+# The same request may be answered later, unless X-Should-Retry is false.
+BUSY = frozenset({408, 429, 502, 503, 504})
 MAX_LINE_BYTES = 32 << 20  # the server's bound of a body
 FIRST_WAIT_S, LAST_WAIT_S = 0.1, 10.0
 
@@ -195,6 +196,14 @@ class Output:
         self.close()
 
 
+class Answer(NamedTuple):
+    """What the server says to a request."""
+
+    status: int
+    request_id: str
+    body: bytes
+
+
 class Sender:
     """Sends requests over a connection for each thread."""
 
@@ -222,8 +231,9 @@ class Sender:
                                                context=ssl.create_default_context())
         return http.client.HTTPConnection(self._host, self._port)
 
-    def _send(self, row: Row) -> tuple[int, str, bytes, float | None]:
-        """Status, request id, body and Retry-After. Errors: OSError, HTTPException."""
+    def _send(self, row: Row) -> tuple[Answer, bool, float | None]:
+        """The answer, whether another may come later, and Retry-After. Errors: OSError,
+        HTTPException."""
         connection = getattr(self._local, 'connection', None)
         if connection is None:
             connection = self._local.connection = self._connect()
@@ -239,19 +249,22 @@ class Sender:
             wait = float(reply.headers.get('Retry-After', ''))
         except ValueError:
             wait = None
-        return reply.status, reply.headers.get('X-Request-Id', ''), body, wait
+        may_retry = reply.status in BUSY and reply.headers.get('X-Should-Retry') != 'false'
+        return (Answer(reply.status, reply.headers.get('X-Request-Id', ''), body), may_retry,
+                wait)
 
-    def send(self, row: Row) -> tuple[int, str, bytes]:
-        """Status, request id and body. Errors: BatchError: the server stayed busy or away."""
+    def send(self, row: Row) -> Answer:
+        """Errors: BatchError: the server stayed busy or away."""
         give_up = time.monotonic() + self._patience_s
         wait = FIRST_WAIT_S
         while True:
             retry_after = None
             try:
-                status, request_id, body, retry_after = self._send(row)
-                if status not in BUSY:
-                    return status, request_id, body
-                problem = f'status {status}: {body[:300].decode(errors="replace")}'
+                answered, may_retry, retry_after = self._send(row)
+                if not may_retry:
+                    return answered
+                text = answered.body[:300].decode(errors='replace')
+                problem = f'status {answered.status}: {text}'
             except (OSError, http.client.HTTPException) as error:
                 problem = f'{type(error).__name__}: {error}'
             pause = max(wait, min(retry_after or 0.0, LAST_WAIT_S))
@@ -362,8 +375,7 @@ def _run_on(given: argparse.Namespace, output: Output) -> int:
     if given.model is None:
         return run_at(given.server, os.environ.get('LSSAR_API_KEY'))
     from lssar._server import OwnServer, server_program
-    program = os.environ.get('LSSAR_SERVER') or server_program()
-    with OwnServer(given.model, program=program, has_http=True) as server:
+    with OwnServer(given.model, program=server_program(), has_http=True) as server:
         return run_at(f'http://{server.http_address}', None)
 
 

@@ -2,7 +2,7 @@
 
 After Vafa et al. 2025 (arXiv 2507.06952): orbits are ellipses (Kepler's equation), masses and
 eccentricities have their distributions, positions are discretized per axis. What differs, and why,
-is in README.md.
+is in examples/orbits/README.md.
 
     [time step, x_1, y_1, x_2, y_2, ...]     the Sun is at the origin
 """

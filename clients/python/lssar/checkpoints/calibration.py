@@ -45,10 +45,7 @@ def tokenize(directory: str, text_path: str) -> list[int]:
             text = file.read(MAX_BYTES).decode('utf-8', errors='ignore')
     except OSError as error:
         raise CheckpointError(f'{text_path}: {error.strerror}') from error
-    server = served.find_server()
-    if server is None:
-        raise CheckpointError('--calibration needs lssar-server for its tokenizer: put it into '
-                              'PATH or name it in LSSAR_SERVER')
+    server = served.find_server()  # for its tokenizer
     with served.running(server, directory, '--max-model-len', '256') as client:
         if not client.get_info().tokenizer_hash:
             raise CheckpointError(f'{directory}: has no tokenizer, which --calibration needs')

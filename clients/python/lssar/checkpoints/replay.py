@@ -297,8 +297,6 @@ def _beside_others(saved: _Saved[Request, Reply], client: Client,
 def _on_own_servers(saved: _Saved[Request, Reply], info: ServerInfo, directory: str,
                     compare: Callable[[str, list[Reply]], None]) -> None:
     server = served.find_server()
-    if server is None:
-        raise CheckpointError('lssar-server is neither in PATH nor named by LSSAR_SERVER')
     flags = ('--device', info.device, '--dtype', info.dtype, '--kv-cache-dtype',
              info.kv_cache_dtype, '--max-model-len', str(info.max_model_len),
              '--allow-attention-override', '--allow-steering')

@@ -3,11 +3,10 @@
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
 
 from lssar import Client
-from lssar._server import OwnServer
+from lssar._server import OwnServer, server_program
 from lssar.checkpoints.errors import CheckpointError
 
 TIMEOUT_S = 600
@@ -15,12 +14,12 @@ PROMPT = 'The'
 NUM_TOKENS = 24
 
 
-def find_server() -> str | None:
-    """The program: LSSAR_SERVER (`lssar` sets it to the one beside itself), or in PATH."""
-    given = os.environ.get('LSSAR_SERVER')
-    if given and os.access(given, os.X_OK):
-        return given
-    return shutil.which('lssar-server')
+def find_server() -> str:
+    """The program. Errors: CheckpointError: there is none."""
+    try:
+        return server_program()
+    except FileNotFoundError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def _clean_environment() -> dict[str, str]:
@@ -44,9 +43,10 @@ def running(server: str, directory: str, *flags: str) -> Iterator[Client]:
 
 def first_sentence(directory: str, num_tokens: int = NUM_TOKENS) -> str:
     """A greedy continuation of PROMPT, or why there is none. Errors: CheckpointError."""
-    server = find_server()
-    if server is None:
-        return 'none: lssar-server is neither in PATH nor named by LSSAR_SERVER'
+    try:
+        server = server_program()
+    except FileNotFoundError as error:
+        return f'none: {error}'
     with running(server, directory, '--max-model-len', '256') as client:
         info = client.get_info()
         if info.tokenizer_hash:
