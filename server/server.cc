@@ -232,9 +232,9 @@ struct Server::State {
                        .on_retired = [this] { replies->ForgetEngineThread(); }},
                       &log};
   std::unique_ptr<TlsCertificates> certificates;  // null: no TLS
+  std::unique_ptr<BatchStore> batch_store;        // null: no batches
   // Destroyed after the ports, from which its jobs come, and before what the jobs use.
   WorkerPool workers{WorkerPool::OptionsFor(options.max_calls)};
-  std::unique_ptr<BatchStore> batch_store;  // null: no batches
   int port = 0;
   // Ends when gRPC's server has ended.
   std::unique_ptr<ReplyWriter> replies;
