@@ -49,7 +49,6 @@ class AnswerCodec : public HttpCodec {
     return context->HoldReply(num_logprobs * ChatLogprobs::kBytesPerLogprob);
   }
 
-  std::string ConstraintField() const final { return request_.completion.constraint.name; }
   bool IsStream() const final { return request_.completion.stream; }
 
   void OnReply(int /*prompt*/, Message& message) final {
@@ -147,7 +146,7 @@ std::string NumberJson(float number) {
 class ResponseCodec final : public AnswerCodec {
  public:
   using AnswerCodec::AnswerCodec;
-  std::string PromptField() const override { return "input"; }
+  FieldNames Names() const override { return GenerateNames(Request().completion, "input"); }
 
  private:
   absl::StatusOr<AnswerRequest> Read(const nlohmann::json& body) const override {
@@ -261,7 +260,11 @@ class ResponseCodec final : public AnswerCodec {
 class MessageCodec final : public AnswerCodec {
  public:
   using AnswerCodec::AnswerCodec;
-  std::string PromptField() const override { return "messages"; }
+  FieldNames Names() const override {
+    FieldNames names = GenerateNames(Request().completion, "messages");
+    names.insert(names.begin(), {"stop_strings", "stop_sequences"});
+    return names;
+  }
   HttpReply Error(const absl::Status& status) const override {
     return AnthropicError(ErrorReply(status));
   }

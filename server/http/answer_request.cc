@@ -34,11 +34,11 @@ absl::Status SetMaxTokens(const std::string& field, std::optional<int64_t> max_t
                           CompletionRequest* completion, v1::GenerateRequest* shared) {
   completion->is_chat = true;
   completion->max_tokens = std::numeric_limits<int>::max();
+  completion->max_tokens_field = field;
   if (!max_tokens) return absl::OkStatus();
   if (*max_tokens < 1) {
     return FieldError(field, StrCat("is ", *max_tokens, "; it must be at least 1"));
   }
-  completion->has_max_tokens = true;
   completion->max_tokens = Clamped(*max_tokens);
   shared->set_max_tokens(completion->max_tokens);
   return absl::OkStatus();

@@ -5,7 +5,6 @@
 
 #include "base/status_macros.h"
 #include "server/http/json_text.h"
-#include "server/http/openai_request.h"
 #include "server/loaded_model.h"
 
 namespace lssar {

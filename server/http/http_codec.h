@@ -18,6 +18,7 @@
 #include "server/api/method.h"
 #include "server/http/http_error.h"
 #include "server/http/http_exchange.h"
+#include "server/http/openai_request.h"
 
 namespace lssar {
 
@@ -39,10 +40,8 @@ class HttpCodec {
 
   // Sets the method's request. Errors  as of openai_request.h
   virtual absl::Status Decode(const HttpRequest& request) = 0;
-  // The request's field that has the text or the ids, for errors of the method's Parse.
-  virtual std::string PromptField() const { return {}; }
-  // The request's field that has a constraint, for the same.
-  virtual std::string ConstraintField() const { return {}; }
+  // For errors of the method's Parse.
+  virtual FieldNames Names() const { return {}; }
   // Takes memory for the reply. Errors  INVALID_ARGUMENT: it would be too large; those of HoldReply
   virtual absl::Status OnParsed(CallContext* /*context*/,
                                 const std::vector<SubRequest>& /*items*/) {

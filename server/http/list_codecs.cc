@@ -113,7 +113,7 @@ class ScoreCodec final : public HttpCodec {
       if (i > 0) json += ',';
       json += StrCat("{\"index\":", i, ",\"object\":\"score\",");
       if (const auto bad = method_.Errors().find(int(i)); bad != method_.Errors().end()) {
-        json += ErrorJson(bad->second).substr(1);  // "error":{...}}
+        json += ErrorJson(WithHttpNames(bad->second, Names())).substr(1);  // "error":{...}}
       } else {
         json += StrCat("\"continuations\":[", scores_[i], "]}");
       }
@@ -171,11 +171,14 @@ class EmbeddingCodec final : public HttpCodec {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
     ASSIGN_OR_RETURN(EmbeddingRequest read, ReadEmbedding(body));
     is_base64_ = read.is_base64;
+    is_list_ = read.is_list;
     method_.request = std::move(read.message);
     return absl::OkStatus();
   }
 
-  std::string PromptField() const override { return "input"; }
+  FieldNames Names() const override {
+    return {{is_list_ ? "inputs" : "inputs[0]", "input"}, {"dtype", "embed_dtype"}};
+  }
 
   absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override {
     const Checkpoint& checkpoint = context->Model().GetCheckpoint();
@@ -263,6 +266,7 @@ class EmbeddingCodec final : public HttpCodec {
 
   EmbedMethod& method_;
   bool is_base64_ = false;
+  bool is_list_ = false;              // the body's input
   std::vector<std::string> vectors_;  // of each input: its vectors as JSON, separated by commas
   std::string usage_;
 };
@@ -317,7 +321,7 @@ class AttentionCodec final : public HttpCodec {
     return absl::OkStatus();
   }
 
-  std::string PromptField() const override { return is_chat_ ? "messages" : "prompt"; }
+  FieldNames Names() const override { return PromptNames(is_chat_ ? "messages" : "prompt"); }
 
   absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override {
     const Request& request = items[0].request;

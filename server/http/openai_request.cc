@@ -464,11 +464,11 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseCo
         StrCat("is ", *newer_name, "; it must be max_tokens ", *max_tokens, " or left out"));
   }
   if (!max_tokens) max_tokens = newer_name;
+  if (newer_name) request.max_tokens_field = "max_completion_tokens";
   if (max_tokens && *max_tokens < 0) {
-    return FieldError(newer_name ? "max_completion_tokens" : "max_tokens",
+    return FieldError(request.max_tokens_field,
                       StrCat("is ", *max_tokens, "; it must not be negative"));
   }
-  request.has_max_tokens = max_tokens.has_value();
   request.max_tokens = Clamped(max_tokens.value_or(kDefaultCompletionTokens));
   // Nothing is sampled where it is 0, but all fields are checked.
   if (max_tokens) shared.set_max_tokens(std::max(1, request.max_tokens));
@@ -531,7 +531,7 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
     if (*max_tokens < 1) {
       return FieldError(name, StrCat("is ", *max_tokens, "; it must be at least 1"));
     }
-    request.has_max_tokens = true;
+    request.max_tokens_field = name;
     request.max_tokens = Clamped(*max_tokens);
     shared.set_max_tokens(request.max_tokens);
     break;
@@ -655,8 +655,8 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body) {
   if (dtype == "float16") request.message.set_dtype("fp16");
   const Json* input = fields.Find("input");
   if (input == nullptr) return FieldError("input", "is missing");
-  const bool is_list = input->is_array() && !input->empty() && !input->front().is_number();
-  if (!is_list) {
+  request.is_list = input->is_array() && !input->empty() && !input->front().is_number();
+  if (!request.is_list) {
     ASSIGN_OR_RETURN(*request.message.add_inputs(), ReadTextOrTokens("input", *input));
     return request;
   }
@@ -701,41 +701,41 @@ absl::StatusOr<AttentionRequest> ReadAttention(const Json& body) {
   return request;
 }
 
-absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field,
-                           const std::string& constraint_field) {
+FieldNames PromptNames(const std::string& field) {
+  return {{"chat.add_generation_prompt", "add_generation_prompt"},
+          {"chat.messages", field},
+          {"chat", field},
+          {"prompt", field},
+          {"tokens.ids", field},
+          {"text", field}};
+}
+
+FieldNames GenerateNames(const CompletionRequest& request, const std::string& prompt_field) {
+  FieldNames names = PromptNames(prompt_field);
+  names.push_back({"stop_strings", "stop"});
+  names.push_back({"max_tokens", request.max_tokens_field});
+  if (request.is_chat) names.push_back({"logprobs", "top_logprobs"});
+  for (const char* const v1 : {"json_object", "json_schema", "regex", "grammar", "choice"}) {
+    names.push_back({v1, request.constraint.name});
+  }
+  return names;
+}
+
+absl::Status WithHttpNames(const absl::Status& status, const FieldNames& names) {
   const FieldProblem field = FieldProblemOf(status);
   if (field.path.empty()) return status;
-  struct Name {
-    std::string_view v1;
-    std::string_view http;
-  };
-  // The first one that the path begins with. Other fields have the same name.
-  const std::array kNames = std::to_array<Name>({
-      {"sampling.", ""},
-      {"stop_strings", "stop"},
-      {"chat.add_generation_prompt", "add_generation_prompt"},
-      {"chat.messages", prompt_field},
-      {"chat", prompt_field},
-      {"prompt", prompt_field},
-      {"tokens.ids", prompt_field},
-      {"text", prompt_field},
-      {"inputs", prompt_field},
-      {"ids", prompt_field},
-      {"dtype", "embed_dtype"},
-      {"json_object", constraint_field},
-      {"json_schema", constraint_field},
-      {"regex", constraint_field},
-      {"grammar", constraint_field},
-      {"choice", constraint_field},
-  });
-  const std::string_view path = field.path;
-  for (const auto& [v1, http] : kNames) {
-    if (!path.starts_with(v1) || (http.empty() && !v1.ends_with('.'))) continue;
-    const std::string_view rest = path.substr(v1.size());
-    const bool is_whole_name =
-        v1.ends_with('.') || rest.empty() || rest[0] == '.' || rest[0] == '[';
-    if (is_whole_name) return FieldError(StrCat(http, rest), field.problem);
+  std::string path = field.path;
+  constexpr std::string_view kSampling = "sampling.", kIds = ".tokens.ids", kText = ".text";
+  if (path.starts_with(kSampling)) path.erase(0, kSampling.size());
+  for (const auto& [v1, http] : names) {
+    if (!path.starts_with(v1)) continue;
+    const std::string rest = path.substr(v1.size());
+    if (!rest.empty() && rest[0] != '.' && rest[0] != '[') continue;  // a longer name
+    path = http + rest;
+    break;
   }
+  if (const size_t ids = path.find(kIds); ids != std::string::npos) path.erase(ids, kIds.size());
+  if (path.ends_with(kText)) path.resize(path.size() - kText.size());
   return FieldError(path, field.problem);
 }
 

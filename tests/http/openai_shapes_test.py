@@ -486,7 +486,7 @@ class ScoreTest(unittest.TestCase):
         good = server.post("/v1/score", {"items": items[:1]})["data"][0]
         self.assertEqual(reply["data"][0], good)
         for index, param in ((1, "items[1].continuations[1]"),
-                             (2, "items[2].context.tokens.ids[0]")):
+                             (2, "items[2].context[0]")):
             item = reply["data"][index]
             self.assertEqual((item["index"], item["error"]["param"]), (index, param))
             self.assertEqual(item["error"]["type"], "invalid_request_error")
