@@ -125,9 +125,9 @@ absl::Status SubRequests::SubmitNext() {
     owner_.OnItemEnd(index, *item.known);
   } else {
     const std::string& id = context_.RequestId();
-    ASSIGN_OR_RETURN(RequestLease lease, context_.AddRequest(item.request));
     Request request = item.request;
     context_.Complete(items_.size() == 1 ? id : StrCat(id, "/", index), &request);
+    ASSIGN_OR_RETURN(RequestLease lease, context_.AddRequest(request));
     ASSIGN_OR_RETURN(Engine::Handle handle,
                      context_.Model().GetEngine().Submit(std::move(request), owner_.MakeSink(index),
                                                          context_.Tenant()));
