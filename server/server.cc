@@ -354,13 +354,7 @@ absl::Status Server::State::OpenHttp() {
           .stream = options.stream,
           .readiness = [this] { return admission->Readiness(); },
           .find_caller = [this](const std::string& owner) { return access->Find(owner); },
-          .num_requests =
-              [this] {
-                const std::shared_ptr<const LoadedModel> served = models.Current();
-                if (served == nullptr) return 0;
-                const EngineStats stats = served->GetEngine().Stats();
-                return stats.num_running + stats.num_waiting;
-              },
+          .num_other_calls = [this] { return admission->NumEngineCalls(); },
           .answer =
               [this](std::shared_ptr<HttpExchange> exchange) {
                 http->Answer(std::move(exchange));

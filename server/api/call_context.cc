@@ -69,6 +69,7 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
     key_ = permit.Key();
     sees_load_ = permit.IsAdmin();
     if (!key_name_.empty()) log_fields_["key"] = key_name_;
+    if (metadata_.kind && !metadata_.is_batch_row) permit.CountEngineCall();
     permit_.emplace(std::move(permit));
   }
   return metadata_.kind ? model_->GetEngine().CheckQueueCapacity(Tenant()) : absl::OkStatus();

@@ -444,10 +444,9 @@ void BatchRunner::BeginRows() {
   }
 }
 
-// A row of several prompts counts as others, too: it needs no rows beside it.
 void BatchRunner::Yield() {
   const Clock::time_point now = Clock::now();
-  if (options_.num_requests() > std::ssize(running_)) others_seen_at_ = now;
+  if (options_.num_other_calls() > 0) others_seen_at_ = now;
   is_yielding_ = now < others_seen_at_ + kYieldTime;
   for (const Running& running : running_) {
     running.exchange->SetPaused(is_yielding_ && &running != &running_.front());

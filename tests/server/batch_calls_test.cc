@@ -74,6 +74,15 @@ TEST_F(BatchCallsTest, ARowRunsAtTheLowestPriorityWhateverItsBodyAsksFor) {
   EXPECT_EQ(CountsOf(id), Json({{"total", 2}, {"completed", 2}, {"failed", 0}}));
 }
 
+TEST_F(BatchCallsTest, TheRequestsOfARowDoNotHoldUpOtherRows) {
+  server_.Hold();
+  const std::string id = Begin({{{"prompt", {"a", "b", "c"}}, {"max_tokens", 2}},
+                                {{"prompt", {"d", "e"}}, {"max_tokens", 2}}});
+  EXPECT_TRUE(PollUntil([this] { return NumRequests() == 5; })) << NumRequests();
+  server_.Release();
+  EXPECT_EQ(CountsOf(id)["completed"], 2);
+}
+
 TEST_F(BatchCallsTest, OneRowGoesOnBesideAnotherCall) {
   server_.SetStepMs(1);
   grpc::ClientContext context;
