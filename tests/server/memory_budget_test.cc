@@ -86,6 +86,27 @@ TEST(SubRequestsTest, ItemsForWhichThereIsNoMemoryEndTheCall) {
   EXPECT_TRUE(budget.Take(5'000).ok()) << "what was refused is still counted";
 }
 
+TEST(SubRequestsTest, SteeringThatItemsShareIsCountedOnce) {
+  MemoryBudget budget("requests", 100'000);
+  CallContext context({.rpc = "Embed"}, {.request_memory = &budget});
+  RecordingOwner owner;
+  Steering steering;
+  steering.vectors.push_back({.values = std::vector<float>(10'000)});
+  const auto shared = std::make_shared<const Steering>(std::move(steering));
+  std::vector<SubRequest> items(10);
+  for (SubRequest& item : items) {
+    item.request.prompt.resize(10);
+    item.request.steering = shared;
+    item.known = RequestStats{};
+  }
+  ASSERT_TRUE(budget.Take(50'000).ok());
+  SubRequests requests(&context, &owner);
+  requests.Start(std::move(items));
+  ASSERT_TRUE(owner.end);
+  EXPECT_TRUE(owner.end->ok()) << *owner.end;
+  EXPECT_TRUE(budget.Take(50'000).ok()) << "the ended call still holds memory";
+}
+
 TEST(SubRequestsTest, ItemsGiveTheirMemoryBack) {
   MemoryBudget budget("requests", 10'000);
   CallContext context({.rpc = "Score"}, {.request_memory = &budget});
