@@ -102,6 +102,7 @@ absl::Status CallContext::CheckStop() const {
 
 ParseContext CallContext::MakeParseContext(uint64_t default_seed) const {
   ParseContext context = ContextOf(*model_, default_seed);
+  context.workers = parts_.workers;
   context.should_stop = [this] { return !CheckStop().ok(); };
   return context;
 }

@@ -11,13 +11,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "models/checkpoint.h"
 #include "models/text/grammar.h"
+#include "server/api/worker_pool.h"
 
 namespace lssar {
 
@@ -25,6 +26,8 @@ namespace lssar {
 inline constexpr int64_t kMaxGrammarCacheBytes = int64_t{128} << 20;
 // How long a request waits while as many others are compiled as may be.
 inline constexpr std::chrono::seconds kMaxGrammarWait{2};
+// Requests that wait, for that or for the same constraint.
+inline constexpr int kMaxGrammarWaits = 64;
 
 // Threads  any
 class GrammarCache {
@@ -41,13 +44,16 @@ class GrammarCache {
     return num_bytes_;
   }
 
-  // Blocks while the grammar is compiled, by this call or by another.
+  // Blocks while the grammar is compiled, by this call or by another. `workers`: of which this is
+  // a job; null: of none.
   // Requires  the checkpoint has a tokenizer
   // Errors    those of GrammarCompiler::Compile; INVALID_ARGUMENT is kept like a result
-  //           RESOURCE_EXHAUSTED: others were compiled for kMaxGrammarWait
+  //           RESOURCE_EXHAUSTED: others were compiled for kMaxGrammarWait, or kMaxGrammarWaits
+  //           others wait
   //           CANCELLED: should_stop returned true
   absl::StatusOr<std::shared_ptr<const Grammar>> Get(const GrammarSource& source,
-                                                     const std::function<bool()>& should_stop);
+                                                     const std::function<bool()>& should_stop,
+                                                     WorkerPool* workers = nullptr);
 
  private:
   using Key = std::pair<GrammarSource::Kind, std::string>;
@@ -58,6 +64,16 @@ class GrammarCache {
     int64_t num_bytes = 0;
   };
 
+  // The result of a compilation, once it is there: for those that wait.
+  using Awaited = std::shared_ptr<std::optional<Result>>;
+
+  // Waits until `key` is kept, or awaited by others, or may be compiled: nullopt.
+  std::optional<Result> WaitFor(const Key& key, const std::function<bool()>& should_stop,
+                                std::unique_lock<std::mutex>& lock);
+  // Requires  mutex_
+  bool MustWait(const Key& key) const {
+    return compiling_.contains(key) || std::ssize(compiling_) >= max_compiling_;
+  }
   // Requires  mutex_. Null: it is not there.
   const Result* Find(const Key& key);
   void Insert(Key key, const Result& result);
@@ -69,8 +85,8 @@ class GrammarCache {
   std::unique_ptr<const GrammarCompiler> compiler_;  // null: nothing was compiled yet
   std::list<Entry> entries_;                         // the latest use first
   std::map<Key, std::list<Entry>::iterator> by_key_;
-  std::set<Key> compiling_;
-  int num_compiling_ = 0;
+  std::map<Key, Awaited> compiling_;
+  int num_waiting_ = 0;
   int64_t num_bytes_ = 0;
 };
 

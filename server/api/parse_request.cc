@@ -520,13 +520,17 @@ absl::Status ReadConstraint(const v1::GenerateRequest& message, const ParseConte
   if (context.grammars == nullptr) {
     return absl::UnimplementedError(StrCat(field, ": there are no constraints here"));
   }
-  auto grammar = context.grammars->Get(constraint.source, context.should_stop);
+  auto grammar = context.grammars->Get(constraint.source, context.should_stop, context.workers);
   if (absl::IsInvalidArgument(grammar.status()) || absl::IsDeadlineExceeded(grammar.status())) {
     const absl::string_view problem = grammar.status().message();
     return FieldError(field, std::string_view(problem.data(), problem.size()));
   }
   if (!grammar.ok()) {
-    return absl::Status(grammar.status().code(), StrCat(field, ": ", grammar.status().message()));
+    absl::Status status(grammar.status().code(), StrCat(field, ": ", grammar.status().message()));
+    grammar.status().ForEachPayload([&status](absl::string_view url, const absl::Cord& payload) {
+      status.SetPayload(url, payload);  // RetryAfter
+    });
+    return status;
   }
   params->grammar = *std::move(grammar);
   TokenMasks masks(params->grammar, checkpoint.config.NumTokenIds(),
