@@ -40,6 +40,12 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Get(
     --num_waiting_;
     if (result) return *result;
   }
+  Evict();
+  if (num_bytes_ > max_bytes_) {
+    return RetryAfter(kMaxGrammarWait,
+                      StrCat("the constraints of running requests have ", num_bytes_,
+                             " bytes; they may have ", max_bytes_, "; try again"));
+  }
   const auto awaited = std::make_shared<std::optional<Result>>();
   compiling_.emplace(key, awaited);
   if (compiler_ == nullptr) {
@@ -90,10 +96,16 @@ void GrammarCache::Insert(Key key, const Result& result) {
   entries_.push_front({.key = key, .result = result, .num_bytes = num_bytes});
   by_key_.emplace(std::move(key), entries_.begin());
   num_bytes_ += num_bytes;
-  while (num_bytes_ > kMaxGrammarCacheBytes && entries_.size() > 1) {
-    num_bytes_ -= entries_.back().num_bytes;
-    by_key_.erase(entries_.back().key);
-    entries_.pop_back();
+  Evict();
+}
+
+void GrammarCache::Evict() {
+  for (auto at = entries_.end(); num_bytes_ > max_bytes_ && at != entries_.begin();) {
+    --at;
+    if (at->result.ok() && at->result->use_count() > 1) continue;
+    num_bytes_ -= at->num_bytes;
+    by_key_.erase(at->key);
+    at = entries_.erase(at);
   }
 }
 

@@ -22,7 +22,7 @@
 
 namespace lssar {
 
-// All compiled grammars that no request uses, about.
+// All compiled grammars, those that requests use included, about.
 inline constexpr int64_t kMaxGrammarCacheBytes = int64_t{128} << 20;
 // How long a request waits while as many others are compiled as may be.
 inline constexpr std::chrono::seconds kMaxGrammarWait{2};
@@ -33,8 +33,10 @@ inline constexpr int kMaxGrammarWaits = 64;
 class GrammarCache {
  public:
   // `checkpoint` outlives this. `max_compiling`: at a time, >= 1: the other workers stay free.
-  GrammarCache(const Checkpoint* checkpoint, int max_compiling)
-      : checkpoint_(*checkpoint), max_compiling_(max_compiling) {}
+  // `max_bytes`: of the kept grammars, and one more for each that is compiled.
+  GrammarCache(const Checkpoint* checkpoint, int max_compiling,
+               int64_t max_bytes = kMaxGrammarCacheBytes)
+      : checkpoint_(*checkpoint), max_compiling_(max_compiling), max_bytes_(max_bytes) {}
   GrammarCache(const GrammarCache&) = delete;
   GrammarCache& operator=(const GrammarCache&) = delete;
 
@@ -49,7 +51,7 @@ class GrammarCache {
   // Requires  the checkpoint has a tokenizer
   // Errors    those of GrammarCompiler::Compile; INVALID_ARGUMENT is kept like a result
   //           RESOURCE_EXHAUSTED: others were compiled for kMaxGrammarWait, or kMaxGrammarWaits
-  //           others wait
+  //           others wait, or those of running requests take max_bytes
   //           CANCELLED: should_stop returned true
   absl::StatusOr<std::shared_ptr<const Grammar>> Get(const GrammarSource& source,
                                                      const std::function<bool()>& should_stop,
@@ -77,9 +79,13 @@ class GrammarCache {
   // Requires  mutex_. Null: it is not there.
   const Result* Find(const Key& key);
   void Insert(Key key, const Result& result);
+  // Forgets results up to max_bytes_, the oldest first, without those that requests use: these
+  // would take as much memory.
+  void Evict();
 
   const Checkpoint& checkpoint_;
   const int max_compiling_;
+  const int64_t max_bytes_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<const GrammarCompiler> compiler_;  // null: nothing was compiled yet

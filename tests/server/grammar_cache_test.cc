@@ -75,6 +75,22 @@ TEST_F(ConstraintTest, MemoryIsBounded) {
   EXPECT_GT(cache_.NumBytes(), kMaxGrammarCacheBytes / 2);
 }
 
+TEST_F(ConstraintTest, GrammarsThatRequestsHoldTakeTheMemory) {
+  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+  GrammarCache one(&Zoo(), /*max_compiling=*/1, /*max_bytes=*/1);
+  const auto get = [&one](const std::string& text) {
+    return one.Get({.kind = GrammarSource::Kind::kRegex, .text = text}, Never);
+  };
+  auto held = get("a").value();
+  const auto refused = get("b");
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("the constraints of running requests have"));
+  EXPECT_EQ(get("a").value(), held) << "what is held is kept";
+  held = nullptr;
+  EXPECT_TRUE(get("b").ok());
+}
+
 TEST_F(ConstraintTest, ACallThatHasEndedDoesNotWait) {
   if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
   GrammarCache none(&Zoo(), /*max_compiling=*/0);
