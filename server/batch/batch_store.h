@@ -132,7 +132,8 @@ class BatchStore {
   absl::Status WriteNew(const std::string& path, std::string_view content) const;
   void RemoveContent(const std::string& id);
   absl::Status MakeOutputFile(const Batch& batch, std::string_view suffix, std::string* id);
-  absl::Status ForgetOldest(const std::string& owner);
+  // The id of the batch that is forgotten for a new one; empty: none.
+  absl::StatusOr<std::string> FindReplaced(const std::string& owner) const;
   Batch* Find(const std::string& id);
   std::string Path(std::string_view name) const;
 
