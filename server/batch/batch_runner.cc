@@ -36,7 +36,8 @@ using std::chrono::milliseconds;
 
 // Batches that run at the same time, each of another owner; each has three open files.
 constexpr size_t kMaxActive = 16;
-// Rows that a batch gets lines of without running them, between two looks at the others.
+// Rows of a batch that are answered without running, or were before, between two looks at the
+// others.
 constexpr int kMaxLinesAtOnce = 256;
 // Between two tries of a batch whose rows are refused.
 constexpr milliseconds kFirstWait{100}, kLastWait{10000};
@@ -203,8 +204,11 @@ class BatchRunner::Signal {
 
 // A batch that runs, or ends.
 struct BatchRunner::Active {
-  // The next row without an answer; nullopt: there is none.
+  // The next row; nullopt: there is none.
   std::optional<BatchRow> Next();
+  bool HasAnswer(const BatchRow& row) const {
+    return size_t(row.number) < is_answered.size() && is_answered[size_t(row.number)];
+  }
   // No row begins any more: the rest gets errors, or none where the batch has failed.
   bool IsEnding() const { return end != BatchState::kCompleted; }
 
@@ -212,7 +216,7 @@ struct BatchRunner::Active {
   std::ifstream input;
   int num_lines = 0;              // read
   std::vector<bool> is_answered;  // by the number of the line
-  std::set<std::string> seen;     // digests of the custom_ids that were read
+  std::set<Sha256::Digest> seen;  // of the custom_ids that were read
   std::deque<BatchRow> refused;   // to begin again
   RowFile output, errors;
   int num_completed = 0, num_failed = 0;
@@ -246,18 +250,14 @@ std::optional<BatchRow> BatchRunner::Active::Next() {
     if (!row.custom_id.empty()) {
       Sha256 hash;
       hash.Add(row.custom_id);
-      const Sha256::Digest digest = hash.Finish();
-      const bool is_new =
-          seen.emplace(reinterpret_cast<const char*>(digest.data()), digest.size()).second;
+      const bool is_new = seen.insert(hash.Finish()).second;
       if (!is_new && row.error.empty()) {
         row.error_code = "duplicate_custom_id";
         row.error = StrCat("line ", row.number, ": an earlier line has the custom_id ",
                            Quote(row.custom_id));
       }
     }
-    const bool has_answer =
-        size_t(num_lines) < is_answered.size() && is_answered[size_t(num_lines)];
-    if (!has_answer) return row;
+    return row;
   }
   is_done = true;
   return std::nullopt;
@@ -470,6 +470,7 @@ bool BatchRunner::BeginRow(Active& active) {
   for (int i = 0; i < kMaxLinesAtOnce; ++i) {
     std::optional<BatchRow> row = active.Next();
     if (!row) return false;
+    if (active.HasAnswer(*row)) continue;
     if (row->error.empty()) {
       Begin(active, *std::move(row), *caller);
       return true;
@@ -518,6 +519,7 @@ void BatchRunner::EndBatches() {
     for (int i = 0; i < kMaxLinesAtOnce && active->end != BatchState::kFailed; ++i) {
       const std::optional<BatchRow> row = active->Next();
       if (!row) break;
+      if (active->HasAnswer(*row)) continue;
       Write(*active, *row,
             UnansweredLine(*row, is_expired ? "batch_expired" : "batch_cancelled",
                            is_expired ? "the row was not answered before the completion window "
