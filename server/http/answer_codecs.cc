@@ -42,11 +42,11 @@ class AnswerCodec : public HttpCodec {
     const GenerateParams& params = *items.front().request.Generate();
     sampling_ = params.sampling;
     logprobs_ = ChatLogprobs(TokenFormat{.checkpoint = &context->Model().GetCheckpoint()});
-    // A stream repeats the whole answer in its last events.
     const int64_t num_logprobs =
         HasLogprobs() ? int64_t{params.max_tokens} * (1 + params.num_logprobs) : 0;
     RETURN_IF_ERROR(CheckReplyLogprobs("top_logprobs", num_logprobs, "ask for fewer tokens"));
-    return context->HoldReply(num_logprobs * ChatLogprobs::kBytesPerLogprob);
+    // A stream repeats the whole answer in its last four events, which wait together.
+    return context->HoldReply((IsStream() ? 5 : 1) * num_logprobs * ChatLogprobs::kBytesPerLogprob);
   }
 
   bool IsStream() const final { return request_.completion.stream; }

@@ -8,9 +8,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "base/str_cat.h"
 #include "server/api/call_context.h"
 #include "server/api/sub_requests.h"
+#include "server/http/http_codec.h"
+#include "server/http/openai_reply.h"
+#include "tests/server/loaded_fake_model.h"
 
 namespace lssar {
 namespace {
@@ -53,6 +59,36 @@ TEST(CallContextTest, LargeRepliesAreCountedUntilTheirCallsEnd) {
   large.reset();
   EXPECT_TRUE(budget.Take(1).ok());
   EXPECT_TRUE(budget.Take(9'999).ok()) << "an ended call still holds memory";
+}
+
+TEST(CallContextTest, AStreamThatRepeatsItsAnswerHoldsMemoryForEachCopy) {
+  const Log log("off");
+  const auto access = AccessControl::Open("", &log);
+  AdmissionControl admission(/*max_calls=*/2, access->get());
+  const auto model = LoadFakeModel();
+  ASSERT_TRUE(model.ok()) << model.status();
+  admission.Open(model->get());
+  for (const auto& [stream, num_bytes] :
+       {std::pair("false", 1000 * ChatLogprobs::kBytesPerLogprob),
+        std::pair("true", 5 * 1000 * ChatLogprobs::kBytesPerLogprob)}) {
+    MemoryBudget budget("replies", 1'000'000);
+    CallContext context(
+        {.rpc = "POST /v1/responses"},
+        {.admission = &admission, .reply_memory = &budget, .stream = {.buffer_bytes = 1}});
+    ASSERT_TRUE(context.Admit(KeyRole::kUser).ok());
+    HttpExchange exchange({}, {}, {.wake = [] {}, .run_later = {}});
+    const HttpMethod method = MakeResponse();
+    method.codec->Bind(&context, &exchange);
+    HttpRequest request;
+    request.body =
+        StrCat(R"({"input":"a","include":["message.output_text.logprobs"],"stream":)", stream, "}");
+    ASSERT_TRUE(method.codec->Decode(request).ok());
+    std::vector<SubRequest> items(1);
+    items[0].request.params = GenerateParams{.max_tokens = 1000, .num_logprobs = 0};
+    ASSERT_TRUE(method.codec->OnParsed(&context, items).ok());
+    EXPECT_TRUE(budget.Take(1'000'000 - num_bytes).ok()) << stream;
+    EXPECT_FALSE(budget.Take(1).ok()) << stream;
+  }
 }
 
 class RecordingOwner final : public SubRequests::Owner {
