@@ -265,9 +265,6 @@ class MessageCodec final : public AnswerCodec {
     names.insert(names.begin(), {"stop_strings", "stop_sequences"});
     return names;
   }
-  HttpReply Error(const absl::Status& status) const override {
-    return AnthropicError(ErrorReply(status));
-  }
 
  private:
   absl::StatusOr<AnswerRequest> Read(const nlohmann::json& body) const override {

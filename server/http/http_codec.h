@@ -59,7 +59,9 @@ class HttpCodec {
   // The model as the body of ParseBody calls it, or the first of its names; empty before that.
   const std::string& ModelName() const { return model_name_; }
   // The answer to a call that has failed before its answer has begun.
-  virtual HttpReply Error(const absl::Status& status) const { return ErrorReply(status); }
+  HttpReply Error(const absl::Status& status) const {
+    return InShapeOf(exchange_->Request().Path(), ErrorReply(status));
+  }
 
  protected:
   const CallContext& Context() const { return *context_; }

@@ -208,6 +208,27 @@ TEST_F(RequestFieldsTest, AnErrorNamesTheFieldAsItsPathDoes) {
   }
 }
 
+TEST_F(RequestFieldsTest, ErrorsBelowMessagesHaveAnthropicsShape) {
+  const auto reply_to = [this](const std::string& method, const std::string& path,
+                               const std::string& body) {
+    const HttpTarget target{.host = "127.0.0.1", .port = server_.GetServer().HttpPort()};
+    const auto reply = SendRequest(target, method, path, {}, body);
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return Json::parse(reply.ok() ? reply->body : "", nullptr, false);
+  };
+  const Json bad = Json::parse(R"({"type":"error","error":{"type":"invalid_request_error",
+                                   "message":"messages is missing","param":"messages"}})");
+  EXPECT_EQ(reply_to("POST", "/v1/messages", R"({"max_tokens":1})"), bad);
+  EXPECT_EQ(reply_to("POST", "/v1/messages/count_tokens", "{}"), bad);
+  for (const std::string path : {"/v1/messages/msg_none", "/v1/messages/a/b"}) {
+    const Json gone = reply_to("DELETE", path, "");
+    EXPECT_EQ(gone["type"], "error") << gone;
+    EXPECT_EQ(gone["error"]["type"], "not_found_error") << gone;
+  }
+  EXPECT_EQ(reply_to("GET", "/v1/messages/msg_none", "")["type"], "error");
+  EXPECT_EQ(reply_to("POST", "/v1/messages2", "{}")["error"]["code"], "not_found");
+}
+
 TEST(RequestFieldTableTest, ANameHasOneRowForEachKind) {
   std::set<std::pair<BodyKinds, std::string>> seen;
   for (const RequestField& field : RequestFields()) {
