@@ -340,16 +340,9 @@ class MessageCodec final : public AnswerCodec {
   void SendFailure(const absl::Status& status) override { SendEvent("error", Error(status).body); }
 };
 
-template <typename Codec>
-HttpMethod Make() {
-  auto method = std::make_unique<GenerateMethod>();
-  auto codec = std::make_unique<Codec>(method.get());
-  return {.method = std::move(method), .codec = std::move(codec)};
-}
-
 }  // namespace
 
-HttpMethod MakeResponse() { return Make<ResponseCodec>(); }
-HttpMethod MakeMessage() { return Make<MessageCodec>(); }
+HttpMethod MakeResponse() { return MakeHttpMethod<ResponseCodec, GenerateMethod>(); }
+HttpMethod MakeMessage() { return MakeHttpMethod<MessageCodec, GenerateMethod>(); }
 
 }  // namespace lssar

@@ -19,7 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<std::string_view, 1> kTextParts = {"text"};
 constexpr std::array<std::string_view, 3> kResponseParts = {"input_text", "output_text", "text"};
 constexpr std::string_view kLogprobsOfText = "message.output_text.logprobs";
 // Parts of items that no answer of this server has.

@@ -319,9 +319,7 @@ std::string CompletionCodec::Body() {
 }
 
 HttpMethod Make(Dialect dialect) {
-  auto method = std::make_unique<GenerateMethod>();
-  auto codec = std::make_unique<CompletionCodec>(dialect, method.get());
-  return {.method = std::move(method), .codec = std::move(codec)};
+  return MakeHttpMethod<CompletionCodec, GenerateMethod>(dialect);
 }
 
 }  // namespace

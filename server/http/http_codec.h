@@ -83,6 +83,14 @@ struct HttpMethod {
   std::unique_ptr<HttpCodec> codec;
 };
 
+// `CodecMethod` with a codec that knows it.
+template <typename Codec, typename CodecMethod, typename... Arguments>
+HttpMethod MakeHttpMethod(Arguments... arguments) {
+  auto method = std::make_unique<CodecMethod>();
+  auto codec = std::make_unique<Codec>(arguments..., method.get());
+  return {.method = std::move(method), .codec = std::move(codec)};
+}
+
 HttpMethod MakeCompletion();      // POST /v1/completions
 HttpMethod MakeChatCompletion();  // POST /v1/chat/completions
 // POST /lm_eval/v1/completions: openai_request.h, AddBosForLmEval.

@@ -39,14 +39,6 @@ constexpr int64_t kBytesPerWeight = 40;
 constexpr int64_t kMaxReplyFloats = int64_t{1} << 22;
 constexpr int64_t kMaxReplyWeights = int64_t{1} << 20;
 
-// `method` with a codec that knows it.
-template <typename Codec, typename CodecMethod>
-HttpMethod Make() {
-  auto method = std::make_unique<CodecMethod>();
-  auto codec = std::make_unique<Codec>(method.get());
-  return {.method = std::move(method), .codec = std::move(codec)};
-}
-
 template <typename Numbers>
 void AppendNumbers(const Numbers& numbers, std::string* json) {
   *json += '[';
@@ -430,10 +422,11 @@ class AttentionCodec final : public HttpCodec {
 
 // Every such path. A new one is a row here, its codec, and its entry in openapi.json.
 constexpr ListPath kListPaths[] = {
-    {"/v1/score", "POST /v1/score", CallKind::kScore, &Make<ScoreCodec, ScoreMethod>},
-    {"/v1/embeddings", "POST /v1/embeddings", CallKind::kEmbed, &Make<EmbeddingCodec, EmbedMethod>},
+    {"/v1/score", "POST /v1/score", CallKind::kScore, &MakeHttpMethod<ScoreCodec, ScoreMethod>},
+    {"/v1/embeddings", "POST /v1/embeddings", CallKind::kEmbed,
+     &MakeHttpMethod<EmbeddingCodec, EmbedMethod>},
     {"/v1/attention", "POST /v1/attention", CallKind::kCapture,
-     &Make<AttentionCodec, CaptureMethod>},
+     &MakeHttpMethod<AttentionCodec, CaptureMethod>},
 };
 
 }  // namespace

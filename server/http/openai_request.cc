@@ -29,7 +29,6 @@ using Json = nlohmann::json;
 constexpr size_t kMaxPrompts = limits::kMaxScoreItems;
 // OpenAI's default.
 constexpr int kDefaultCompletionTokens = 16;
-constexpr std::array<std::string_view, 1> kTextParts = {"text"};
 
 // All that is generated is returned.
 absl::Status CheckBestOf(const BodyFields& fields) {

@@ -5,6 +5,7 @@
 #ifndef LSSAR_SERVER_HTTP_OPENAI_REQUEST_H_
 #define LSSAR_SERVER_HTTP_OPENAI_REQUEST_H_
 
+#include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -73,6 +74,7 @@ absl::Status ReadChatEnd(const BodyFields& fields, v1::Chat* chat);
 // of the prompt go into `shared`.
 absl::Status ReadGenerateFields(const BodyFields& fields, CompletionRequest* request,
                                 v1::GenerateRequest* shared);
+inline constexpr std::array<std::string_view, 1> kTextParts = {"text"};
 // Text, or a list of parts of one of `types`.
 absl::StatusOr<std::string> ReadContent(const std::string& field, const nlohmann::json& content,
                                         std::span<const std::string_view> types);
