@@ -28,21 +28,6 @@ constexpr std::array<std::string_view, 7> kAbsentParts = {
     "message.input_image.image_url", "computer_call_output.output.image_url",
     "code_interpreter_call.outputs"};
 
-// One choice. `max_tokens`: the value of `field`; nullopt: what the context has left.
-absl::Status SetMaxTokens(const std::string& field, std::optional<int64_t> max_tokens,
-                          CompletionRequest* completion, v1::GenerateRequest* shared) {
-  completion->is_chat = true;
-  completion->max_tokens = std::numeric_limits<int>::max();
-  completion->max_tokens_field = field;
-  if (!max_tokens) return absl::OkStatus();
-  if (*max_tokens < 1) {
-    return FieldError(field, StrCat("is ", *max_tokens, "; it must be at least 1"));
-  }
-  completion->max_tokens = Clamped(*max_tokens);
-  shared->set_max_tokens(completion->max_tokens);
-  return absl::OkStatus();
-}
-
 void AddMessage(std::string role, std::string content, v1::Chat* chat) {
   v1::ChatMessage& message = *chat->add_messages();
   message.set_role(std::move(role));
@@ -130,7 +115,7 @@ absl::StatusOr<AnswerRequest> ReadResponse(const Json& body) {
   v1::GenerateRequest shared;
   RETURN_IF_ERROR(ReadGenerateFields(fields, &completion, &shared));
   ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_output_tokens"));
-  RETURN_IF_ERROR(SetMaxTokens("max_output_tokens", max_tokens, &completion, &shared));
+  RETURN_IF_ERROR(SetChatTokens("max_output_tokens", max_tokens, &completion, &shared));
   if (max_tokens) request.max_output_tokens = StrCat(*max_tokens);
 
   ASSIGN_OR_RETURN(const bool has_logprobs, ReadInclude(fields.Find("include")));
@@ -190,7 +175,7 @@ absl::StatusOr<AnswerRequest> ReadMessage(const Json& body) {
   RETURN_IF_ERROR(ReadGenerateFields(fields, &request.completion, &shared));
   ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
   if (!max_tokens) return FieldError("max_tokens", "is missing");
-  RETURN_IF_ERROR(SetMaxTokens("max_tokens", max_tokens, &request.completion, &shared));
+  RETURN_IF_ERROR(SetChatTokens("max_tokens", max_tokens, &request.completion, &shared));
   if (const Json* stops = fields.Find("stop_sequences")) {
     ASSIGN_OR_RETURN(request.stop_sequences, ReadStrings("stop_sequences", *stops));
     for (const std::string& stop : request.stop_sequences) shared.add_stop_strings(stop);

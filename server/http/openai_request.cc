@@ -508,7 +508,6 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckFields(kChatBody, fields));
   CompletionRequest request;
-  request.is_chat = true;
   v1::GenerateRequest shared;
   RETURN_IF_ERROR(ReadGenerateFields(fields, &request, &shared));
 
@@ -522,19 +521,10 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
     shared.set_logprobs(request.num_logprobs);
   }
 
-  request.max_tokens = std::numeric_limits<int>::max();  // all that the context has left
-  // The newer name first.
-  for (const char* name : {"max_completion_tokens", "max_tokens"}) {
-    ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int(name));
-    if (!max_tokens) continue;
-    if (*max_tokens < 1) {
-      return FieldError(name, StrCat("is ", *max_tokens, "; it must be at least 1"));
-    }
-    request.max_tokens_field = name;
-    request.max_tokens = Clamped(*max_tokens);
-    shared.set_max_tokens(request.max_tokens);
-    break;
-  }
+  ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> newer_name, fields.Int("max_completion_tokens"));
+  RETURN_IF_ERROR(newer_name ? SetChatTokens("max_completion_tokens", newer_name, &request, &shared)
+                             : SetChatTokens("max_tokens", max_tokens, &request, &shared));
 
   const Json* messages = fields.Find("messages");
   if (messages == nullptr) return FieldError("messages", "is missing");
@@ -542,6 +532,20 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
   RETURN_IF_ERROR(ReadChatEnd(fields, shared.mutable_chat()));
   request.prompts.push_back(std::move(shared));
   return request;
+}
+
+absl::Status SetChatTokens(const std::string& field, std::optional<int64_t> max_tokens,
+                           CompletionRequest* request, v1::GenerateRequest* shared) {
+  request->is_chat = true;
+  request->max_tokens = std::numeric_limits<int>::max();
+  request->max_tokens_field = field;
+  if (!max_tokens) return absl::OkStatus();
+  if (*max_tokens < 1) {
+    return FieldError(field, StrCat("is ", *max_tokens, "; it must be at least 1"));
+  }
+  request->max_tokens = Clamped(*max_tokens);
+  shared->set_max_tokens(request->max_tokens);
+  return absl::OkStatus();
 }
 
 absl::Status ReadChatEnd(const BodyFields& fields, v1::Chat* chat) {

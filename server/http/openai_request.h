@@ -7,6 +7,7 @@
 
 #include <array>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -67,6 +68,9 @@ absl::StatusOr<AttentionRequest> ReadAttention(const nlohmann::json& body);
 
 // `messages` of a chat.
 absl::StatusOr<v1::Chat> ReadChatMessages(const nlohmann::json& messages);
+// `max_tokens`: of a chat, the value of `field`; nullopt: what the context has left.
+absl::Status SetChatTokens(const std::string& field, std::optional<int64_t> max_tokens,
+                           CompletionRequest* request, v1::GenerateRequest* shared);
 // The fields add_generation_prompt and continue_final_message.
 absl::Status ReadChatEnd(const BodyFields& fields, v1::Chat* chat);
 
