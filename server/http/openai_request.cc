@@ -110,6 +110,18 @@ absl::Status ReadStop(const BodyFields& fields, v1::GenerateRequest* request) {
   return absl::OkStatus();
 }
 
+// Gives each element of a list, as `read` reads it, to `append`. Only an error has a name.
+template <typename Read, typename Append>
+absl::Status ReadElements(const std::string& field, const Json& list, const Read& read,
+                          const Append& append) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const auto element = read({}, list[i]);
+    if (!element.ok()) return read(StrCat(field, "[", i, "]"), list[i]).status();
+    append(*element);
+  }
+  return absl::OkStatus();
+}
+
 // A list of integers; unset: empty.
 template <typename Integers>
 absl::Status ReadIntegers(const BodyFields& fields, std::string_view name, Integers* list) {
@@ -118,11 +130,8 @@ absl::Status ReadIntegers(const BodyFields& fields, std::string_view name, Integ
   if (!value->is_array()) {
     return FieldError(name, StrCat("is ", TypeName(*value), "; it must be a list of integers"));
   }
-  for (size_t i = 0; i < value->size(); ++i) {
-    ASSIGN_OR_RETURN(const int64_t entry, ReadInt(StrCat(name, "[", i, "]"), (*value)[i]));
-    list->Add(Clamped(entry));
-  }
-  return absl::OkStatus();
+  return ReadElements(std::string(name), *value, ReadInt,
+                      [list](int64_t entry) { list->Add(Clamped(entry)); });
 }
 
 // Appends a list of numbers; not there: nothing.
@@ -135,11 +144,7 @@ absl::Status ReadNumbers(const BodyFields& fields, std::string_view name, Number
     return FieldError(field, StrCat("is ", TypeName(*value), "; it must be a list of numbers"));
   }
   if (value->empty()) return FieldError(field, "is empty; leave it out");
-  for (size_t i = 0; i < value->size(); ++i) {
-    ASSIGN_OR_RETURN(const double number, ReadNumber(StrCat(field, "[", i, "]"), (*value)[i]));
-    list->Add(number);
-  }
-  return absl::OkStatus();
+  return ReadElements(field, *value, ReadNumber, [list](double number) { list->Add(number); });
 }
 
 // An unknown field could mean another function.
@@ -204,13 +209,9 @@ absl::Status ReadSteering(const Json& list, Vectors* vectors) {
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string field = StrCat("steering[", i, "]");
     ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(list[i], field));
-    for (const auto& [name, value] : list[i].items()) {
-      constexpr std::array<std::string_view, 4> kNames = {"layer", "vector", "scale",
-                                                          "first_position"};
-      if (std::ranges::count(kNames, name) > 0) continue;
-      return FieldError(field, StrCat("has a field ", Quote(name),
-                                      "; it may have layer, vector, scale and first_position"));
-    }
+    constexpr std::array<std::string_view, 4> kNames = {"layer", "vector", "scale",
+                                                        "first_position"};
+    RETURN_IF_ERROR(CheckClosed(list[i], field, kNames));
     v1::Steering& message = *vectors->Add();
     ASSIGN_OR_RETURN(const std::optional<int64_t> layer, fields.Int("layer"));
     if (!layer) return FieldError(field + ".layer", "is missing");
@@ -224,11 +225,8 @@ absl::Status ReadSteering(const Json& list, Vectors* vectors) {
       return FieldError(field + ".vector", vector == nullptr ? "is missing; it must be a list"
                                                              : "must be a list of numbers");
     }
-    for (size_t k = 0; k < vector->size(); ++k) {
-      ASSIGN_OR_RETURN(const double value,
-                       ReadNumber(StrCat(field, ".vector[", k, "]"), (*vector)[k]));
-      message.add_vector(float(value));
-    }
+    RETURN_IF_ERROR(ReadElements(field + ".vector", *vector, ReadNumber,
+                                 [&message](double number) { message.add_vector(float(number)); }));
   }
   return absl::OkStatus();
 }
