@@ -15,7 +15,6 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -52,10 +51,6 @@ constexpr std::chrono::seconds kMaxEndTime{10};
 // A file has no more lines: it has come as the body of a request.
 constexpr int kMaxLines = limits::kMaxMessageBytes;
 
-std::string ErrnoMessage(const std::string& path) {
-  return StrCat(path, ": ", std::generic_category().message(errno));
-}
-
 // "192.0.2.1", "2001:db8::1" or "unix" as PeerAddress::uri.
 std::string PeerOf(const std::string& client) {
   if (client.find(':') != std::string::npos) return StrCat("ipv6:%5B", client, "%5D:0");
@@ -70,24 +65,16 @@ class RowFile {
   int64_t NumCutBytes() const { return num_cut_bytes_; }
 
   absl::Status Append(std::string_view line) {
-    size_t at = 0;
-    while (at < line.size()) {
-      const ssize_t num_written = write(file_.Get(), line.data() + at, line.size() - at);
-      if (num_written < 0 && errno == EINTR) continue;
-      if (num_written < 0) {
-        const absl::Status status = absl::InternalError(ErrnoMessage(path_));
-        // What is left of the line is cut at the next start, if not now.
-        return ftruncate(file_.Get(), num_bytes_) == 0 ? status : status;
-      }
-      at += size_t(num_written);
-    }
+    const absl::Status status = WriteAll(file_.Get(), path_, line);
+    // What is left of the line is cut at the next start, if not now.
+    if (!status.ok()) return ftruncate(file_.Get(), num_bytes_) == 0 ? status : status;
     num_bytes_ += int64_t(line.size());
     is_synced_ = false;
     return absl::OkStatus();
   }
   absl::Status Sync() {
     if (std::exchange(is_synced_, true) || fdatasync(file_.Get()) == 0) return absl::OkStatus();
-    return absl::InternalError(ErrnoMessage(path_));
+    return DiskError(path_, errno);
   }
 
  private:
@@ -101,7 +88,7 @@ class RowFile {
 absl::Status RowFile::Open(const std::string& path, std::vector<bool>* is_answered, int* num_rows) {
   path_ = path;
   file_.Reset(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  if (!file_.IsOpen()) return absl::InternalError(ErrnoMessage(path));
+  if (!file_.IsOpen()) return DiskError(path, errno);
   std::string block(size_t{1} << 20, '\0');
   std::string begin;     // of the line
   int64_t at = 0;        // of the block
@@ -109,7 +96,7 @@ absl::Status RowFile::Open(const std::string& path, std::vector<bool>* is_answer
   while (is_whole) {
     const ssize_t num_read = pread(file_.Get(), block.data(), block.size(), at);
     if (num_read < 0 && errno == EINTR) continue;
-    if (num_read < 0) return absl::InternalError(ErrnoMessage(path));
+    if (num_read < 0) return DiskError(path, errno);
     if (num_read == 0) break;
     std::string_view rest(block.data(), size_t(num_read));
     while (!rest.empty()) {
@@ -133,7 +120,7 @@ absl::Status RowFile::Open(const std::string& path, std::vector<bool>* is_answer
   }
   struct stat info = {};
   if (fstat(file_.Get(), &info) != 0 || ftruncate(file_.Get(), num_bytes_) != 0) {
-    return absl::InternalError(ErrnoMessage(path));
+    return DiskError(path, errno);
   }
   num_cut_bytes_ = info.st_size - num_bytes_;
   is_synced_ = num_cut_bytes_ == 0;

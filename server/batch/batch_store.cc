@@ -51,21 +51,6 @@ bool IsId(std::string_view id, std::string_view prefix) {
   return std::ranges::all_of(id, [](char c) { return absl::ascii_isxdigit(uint8_t(c)); });
 }
 
-absl::Status DiskError(std::string_view path, int error) {
-  return absl::InternalError(
-      StrCat("--batch-dir: ", path, ": ", std::generic_category().message(error)));
-}
-
-absl::Status WriteAll(int fd, std::string_view path, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t num_written = write(fd, bytes.data(), bytes.size());
-    if (num_written < 0 && errno == EINTR) continue;
-    if (num_written < 0) return DiskError(path, errno);
-    bytes.remove_prefix(size_t(num_written));
-  }
-  return absl::OkStatus();
-}
-
 int CountRows(std::string_view content) {
   int num_rows = 0;
   for (size_t begin = 0; begin < content.size();) {
@@ -160,6 +145,21 @@ absl::Status NoBatch(std::string_view id) {
 }
 
 }  // namespace
+
+absl::Status DiskError(std::string_view path, int error) {
+  return absl::InternalError(
+      StrCat("--batch-dir: ", path, ": ", std::generic_category().message(error)));
+}
+
+absl::Status WriteAll(int fd, std::string_view path, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t num_written = write(fd, bytes.data(), bytes.size());
+    if (num_written < 0 && errno == EINTR) continue;
+    if (num_written < 0) return DiskError(path, errno);
+    bytes.remove_prefix(size_t(num_written));
+  }
+  return absl::OkStatus();
+}
 
 std::string BatchStore::Path(std::string_view name) const {
   return StrCat(options_.directory, "/", name);

@@ -58,6 +58,11 @@ struct Batch {
   bool HasEnded() const { return state >= BatchState::kCompleted; }
 };
 
+// INTERNAL: what the disk has done to `path`. `error`: errno.
+absl::Status DiskError(std::string_view path, int error);
+// Errors  DiskError
+absl::Status WriteAll(int fd, std::string_view path, std::string_view bytes);
+
 // In the directory, for an id: ID.jsonl is a file's content and ID.json its description, which is
 // written last; batch_....json is a batch. Descriptions are replaced as a whole, by renaming. The
 // outputs of a batch that has not ended are contents without a description.
