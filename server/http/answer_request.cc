@@ -100,7 +100,7 @@ absl::Status ReadTextConfig(const Json* text, AnswerRequest* request, v1::Genera
   RETURN_IF_ERROR(CheckFields(kTextConfig, fields));
   ASSIGN_OR_RETURN(request->completion.constraint, ReadTextFormat(fields, shared));
   if (const Json* format = fields.Find("format")) request->text_format = format->dump();
-  return absl::OkStatus();
+  return CheckConstraintBytes(request->completion.constraint, *shared, /*num_prompts=*/1);
 }
 
 }  // namespace

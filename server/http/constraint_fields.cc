@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "models/text/grammar.h"
+#include "server/config/limits.h"
 
 namespace lssar {
 namespace {
@@ -209,6 +210,16 @@ absl::StatusOr<ConstraintField> ReadTextFormat(const BodyFields& text,
   ConstraintReader reader(request);
   if (const Json* format = text.Find("format")) RETURN_IF_ERROR(reader.ReadTextFormat(*format));
   return reader.Field();
+}
+
+absl::Status CheckConstraintBytes(const ConstraintField& constraint,
+                                  const v1::GenerateRequest& shared, size_t num_prompts) {
+  const size_t num_bytes = shared.json_schema().size() + shared.regex().size() +
+                           shared.grammar().size() + shared.choice().ByteSizeLong();
+  if (num_bytes * num_prompts <= size_t(limits::kMaxMessageBytes)) return absl::OkStatus();
+  return FieldError(constraint.name,
+                    StrCat("has ", num_bytes, " bytes, and there are ", num_prompts,
+                           " prompts; together they may have ", limits::kMaxMessageBytes));
 }
 
 void KeepSchemaOrder(std::string_view body, const ConstraintField& constraint,

@@ -34,6 +34,11 @@ absl::StatusOr<ConstraintField> ReadConstraint(const BodyFields& fields,
 absl::StatusOr<ConstraintField> ReadTextFormat(const BodyFields& text,
                                                v1::GenerateRequest* request);
 
+// Each prompt gets a copy of the constraint of `shared`.
+// Errors  INVALID_ARGUMENT: the copies are larger than a message may be
+absl::Status CheckConstraintBytes(const ConstraintField& constraint,
+                                  const v1::GenerateRequest& shared, size_t num_prompts);
+
 // JSON objects are read without the order of their keys, but the order of a schema's properties is
 // that of the output. Gives each of `prompts` the schema in the order that it has in `body`.
 // Requires  `body` was read by ParseJson

@@ -469,6 +469,10 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseCo
   request.max_tokens = Clamped(max_tokens.value_or(kDefaultCompletionTokens));
   // Nothing is sampled where it is 0, but all fields are checked.
   if (max_tokens) shared.set_max_tokens(std::max(1, request.max_tokens));
+  const Json* prompt = fields.Find("prompt");
+  const bool is_list =
+      prompt != nullptr && prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
+  RETURN_IF_ERROR(CheckConstraintBytes(request.constraint, shared, is_list ? prompt->size() : 1));
   RETURN_IF_ERROR(ReadPrompts(fields, shared, context, &request));
   return request;
 }
