@@ -50,6 +50,7 @@ void ServedModels::Serve(std::unique_ptr<LoadedModel> loaded) {
   const std::lock_guard lock(mutex_);
   if (is_stopped_) watchdog->ExpectShutdown();
   current_.watchdog = std::move(watchdog);
+  StartReloads();
 }
 
 std::shared_ptr<LoadedModel> ServedModels::Current() const {
@@ -64,8 +65,14 @@ bool ServedModels::IsStopped() const {
 
 void ServedModels::Reload() {
   const std::lock_guard lock(mutex_);
-  if (is_stopped_ || current_.watchdog == nullptr) return;
+  if (current_.model == nullptr) return;
   is_asked_ = true;
+  StartReloads();
+}
+
+void ServedModels::StartReloads() {
+  // Without a watchdog the first model is just about to serve.
+  if (!is_asked_ || is_stopped_ || current_.watchdog == nullptr) return;
   if (std::exchange(is_running_, true)) return;
   if (thread_.joinable()) thread_.join();  // it has left the lock for the last time
   thread_ = std::thread([this] {

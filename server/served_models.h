@@ -50,7 +50,7 @@ class ServedModels {
 
   // Asks for a reload, which a thread of its own does, and logs what came of it: `serving` of the
   // new model, or `model kept` with the reason. Nothing is loaded if no file of the directories has
-  // changed. No effect before Load has returned.
+  // changed. No effect before the first model serves.
   void Reload();
 
   // Null before Load has returned.
@@ -74,6 +74,8 @@ class ServedModels {
 
   std::string Version() const;
   void Serve(std::unique_ptr<LoadedModel> loaded);
+  // Requires  mutex_. Starts the thread where a reload is asked for.
+  void StartReloads();
   void RunReloads();
   void ReloadNow();
   absl::StatusOr<std::unique_ptr<LoadedModel>> LoadAgain(const std::string& version);

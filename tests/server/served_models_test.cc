@@ -44,5 +44,34 @@ TEST(ServedModelsTest, TheEngineOfARetiredModelHasEndedWhoeverHoldsTheModel) {
   models.Stop();
 }
 
+// A reader of the log who has seen that the server serves may send SIGHUP at once.
+TEST(ServedModelsTest, AReloadIsNotLostWhileTheFirstModelBeginsToServe) {
+  const Log log("off");
+  const ScratchDirectory directory;
+  const auto access = AccessControl::Open("", &log);
+  ASSERT_TRUE(access.ok());
+  AdmissionControl admission(/*max_calls=*/1, access->get());
+  std::atomic<int> num_serving = 0;
+  std::atomic<bool> has_retired = false;
+  ServedModels* asked = nullptr;
+  ServedModels models({.directories = {directory.Path()},
+                       .step_timeout = absl::ZeroDuration(),
+                       .on_failure = [](const EngineFailure&) {},
+                       .on_serving =
+                           [&](const LoadedModel&) {
+                             if (++num_serving > 1) return;
+                             directory.Write("config.json", "{}");
+                             asked->Reload();
+                           },
+                       .on_retired = [&] { has_retired = true; }},
+                      &log);
+  asked = &models;
+  ASSERT_TRUE(models.Load(LoadFakeModel, &admission).ok());
+  EXPECT_TRUE(PollUntil([&] { return has_retired.load(); }));
+  EXPECT_EQ(num_serving, 2);
+  models.Drain(absl::ZeroDuration());
+  models.Stop();
+}
+
 }  // namespace
 }  // namespace lssar
