@@ -140,6 +140,8 @@ void ServedModels::Retire() {
   const std::string hash = ended.model->GetCheckpoint().hash;
   ended.watchdog->ExpectShutdown();
   ended.watchdog = nullptr;
+  // Its thread ends here, also where a reader of statistics still holds the model.
+  ended.model->GetEngine().Drain(absl::ZeroDuration());
   ended.model = nullptr;
   options_.on_retired();
   log_.Info("model retired", {{"hash", hash}});

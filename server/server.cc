@@ -232,9 +232,9 @@ struct Server::State {
                        .on_retired = [this] { replies->ForgetEngineThread(); }},
                       &log};
   std::unique_ptr<TlsCertificates> certificates;  // null: no TLS
+  std::unique_ptr<BatchStore> batch_store;        // null: no batches
   // Destroyed after the ports, from which its jobs come, and before what the jobs use.
   WorkerPool workers{WorkerPool::OptionsFor(options.max_calls)};
-  std::unique_ptr<BatchStore> batch_store;  // null: no batches
   int port = 0;
   // Ends when gRPC's server has ended.
   std::unique_ptr<ReplyWriter> replies;
@@ -354,13 +354,7 @@ absl::Status Server::State::OpenHttp() {
           .stream = options.stream,
           .readiness = [this] { return admission->Readiness(); },
           .find_caller = [this](const std::string& owner) { return access->Find(owner); },
-          .num_requests =
-              [this] {
-                const std::shared_ptr<const LoadedModel> served = models.Current();
-                if (served == nullptr) return 0;
-                const EngineStats stats = served->GetEngine().Stats();
-                return stats.num_running + stats.num_waiting;
-              },
+          .num_other_calls = [this] { return admission->NumEngineCalls(); },
           .answer =
               [this](std::shared_ptr<HttpExchange> exchange) {
                 http->Answer(std::move(exchange));

@@ -69,6 +69,7 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
     key_ = permit.Key();
     sees_load_ = permit.IsAdmin();
     if (!key_name_.empty()) log_fields_["key"] = key_name_;
+    if (metadata_.kind && !metadata_.is_batch_row) permit.CountEngineCall();
     permit_.emplace(std::move(permit));
   }
   return metadata_.kind ? model_->GetEngine().CheckQueueCapacity(Tenant()) : absl::OkStatus();
@@ -101,6 +102,7 @@ absl::Status CallContext::CheckStop() const {
 
 ParseContext CallContext::MakeParseContext(uint64_t default_seed) const {
   ParseContext context = ContextOf(*model_, default_seed);
+  context.workers = parts_.workers;
   context.should_stop = [this] { return !CheckStop().ok(); };
   return context;
 }

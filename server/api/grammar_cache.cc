@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/str_cat.h"
+#include "server/grpc/retry_delay.h"
 
 namespace lssar {
 namespace {
@@ -23,23 +24,30 @@ std::vector<int32_t> EosIds(const ModelConfig& config) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Get(
-    const GrammarSource& source, const std::function<bool()>& should_stop) {
+    const GrammarSource& source, const std::function<bool()>& should_stop, WorkerPool* workers) {
   Key key(source.kind, source.text);
-  const Clock::time_point latest = Clock::now() + kMaxGrammarWait;
   std::unique_lock lock(mutex_);
-  for (;;) {
-    if (const Result* result = Find(key)) return *result;
-    const bool is_compiled_by_other = compiling_.contains(key);
-    if (!is_compiled_by_other && num_compiling_ < max_compiling_) break;
-    if (should_stop()) return absl::CancelledError("the call has ended");
-    if (!is_compiled_by_other && Clock::now() >= latest) {
-      return absl::ResourceExhaustedError(
-          StrCat(num_compiling_, " other constraints are being compiled; try again"));
+  if (const Result* result = Find(key)) return *result;
+  if (MustWait(key)) {
+    if (num_waiting_ >= kMaxGrammarWaits) {
+      return RetryAfter(
+          kMaxGrammarWait,
+          StrCat(num_waiting_, " requests wait for constraints that are compiled; try again"));
     }
-    changed_.wait_for(lock, kPollInterval);
+    const WorkerPool::Wait wait(workers);
+    ++num_waiting_;
+    const std::optional<Result> result = WaitFor(key, should_stop, lock);
+    --num_waiting_;
+    if (result) return *result;
   }
-  compiling_.insert(key);
-  ++num_compiling_;
+  Evict();
+  if (num_bytes_ > max_bytes_) {
+    return RetryAfter(kMaxGrammarWait,
+                      StrCat("the constraints of running requests have ", num_bytes_,
+                             " bytes; they may have ", max_bytes_, "; try again"));
+  }
+  const auto awaited = std::make_shared<std::optional<Result>>();
+  compiling_.emplace(key, awaited);
   if (compiler_ == nullptr) {
     compiler_ = std::make_unique<GrammarCompiler>(
         *checkpoint_.tokenizer, checkpoint_.config.NumTokenIds(), EosIds(checkpoint_.config));
@@ -47,12 +55,32 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Get(
   lock.unlock();
   const Result result = compiler_->Compile(source);
   lock.lock();
-  --num_compiling_;
+  *awaited = result;
   compiling_.erase(key);
   // Another time the machine may be less busy.
   if (!absl::IsDeadlineExceeded(result.status())) Insert(std::move(key), result);
   changed_.notify_all();
   return result;
+}
+
+std::optional<GrammarCache::Result> GrammarCache::WaitFor(const Key& key,
+                                                          const std::function<bool()>& should_stop,
+                                                          std::unique_lock<std::mutex>& lock) {
+  const Clock::time_point latest = Clock::now() + kMaxGrammarWait;
+  while (MustWait(key)) {
+    const auto other = compiling_.find(key);
+    const Awaited awaited = other == compiling_.end() ? nullptr : other->second;
+    if (should_stop()) return absl::CancelledError("the call has ended");
+    if (awaited == nullptr && Clock::now() >= latest) {
+      return RetryAfter(
+          kMaxGrammarWait,
+          StrCat(compiling_.size(), " other constraints are being compiled; try again"));
+    }
+    changed_.wait_for(lock, kPollInterval);
+    if (awaited != nullptr && *awaited) return **awaited;
+    if (const Result* result = Find(key)) return *result;
+  }
+  return std::nullopt;
 }
 
 const GrammarCache::Result* GrammarCache::Find(const Key& key) {
@@ -68,10 +96,16 @@ void GrammarCache::Insert(Key key, const Result& result) {
   entries_.push_front({.key = key, .result = result, .num_bytes = num_bytes});
   by_key_.emplace(std::move(key), entries_.begin());
   num_bytes_ += num_bytes;
-  while (num_bytes_ > kMaxGrammarCacheBytes && entries_.size() > 1) {
-    num_bytes_ -= entries_.back().num_bytes;
-    by_key_.erase(entries_.back().key);
-    entries_.pop_back();
+  Evict();
+}
+
+void GrammarCache::Evict() {
+  for (auto at = entries_.end(); num_bytes_ > max_bytes_ && at != entries_.begin();) {
+    --at;
+    if (at->result.ok() && at->result->use_count() > 1) continue;
+    num_bytes_ -= at->num_bytes;
+    by_key_.erase(at->key);
+    at = entries_.erase(at);
   }
 }
 

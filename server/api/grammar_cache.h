@@ -11,27 +11,32 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "models/checkpoint.h"
 #include "models/text/grammar.h"
+#include "server/api/worker_pool.h"
 
 namespace lssar {
 
-// All compiled grammars that no request uses, about.
+// All compiled grammars, those that requests use included, about.
 inline constexpr int64_t kMaxGrammarCacheBytes = int64_t{128} << 20;
 // How long a request waits while as many others are compiled as may be.
 inline constexpr std::chrono::seconds kMaxGrammarWait{2};
+// Requests that wait, for that or for the same constraint.
+inline constexpr int kMaxGrammarWaits = 64;
 
 // Threads  any
 class GrammarCache {
  public:
   // `checkpoint` outlives this. `max_compiling`: at a time, >= 1: the other workers stay free.
-  GrammarCache(const Checkpoint* checkpoint, int max_compiling)
-      : checkpoint_(*checkpoint), max_compiling_(max_compiling) {}
+  // `max_bytes`: of the kept grammars, and one more for each that is compiled.
+  GrammarCache(const Checkpoint* checkpoint, int max_compiling,
+               int64_t max_bytes = kMaxGrammarCacheBytes)
+      : checkpoint_(*checkpoint), max_compiling_(max_compiling), max_bytes_(max_bytes) {}
   GrammarCache(const GrammarCache&) = delete;
   GrammarCache& operator=(const GrammarCache&) = delete;
 
@@ -41,13 +46,16 @@ class GrammarCache {
     return num_bytes_;
   }
 
-  // Blocks while the grammar is compiled, by this call or by another.
+  // Blocks while the grammar is compiled, by this call or by another. `workers`: of which this is
+  // a job; null: of none.
   // Requires  the checkpoint has a tokenizer
   // Errors    those of GrammarCompiler::Compile; INVALID_ARGUMENT is kept like a result
-  //           RESOURCE_EXHAUSTED: others were compiled for kMaxGrammarWait
+  //           RESOURCE_EXHAUSTED: others were compiled for kMaxGrammarWait, or kMaxGrammarWaits
+  //           others wait, or those of running requests take max_bytes
   //           CANCELLED: should_stop returned true
   absl::StatusOr<std::shared_ptr<const Grammar>> Get(const GrammarSource& source,
-                                                     const std::function<bool()>& should_stop);
+                                                     const std::function<bool()>& should_stop,
+                                                     WorkerPool* workers = nullptr);
 
  private:
   using Key = std::pair<GrammarSource::Kind, std::string>;
@@ -58,19 +66,33 @@ class GrammarCache {
     int64_t num_bytes = 0;
   };
 
+  // The result of a compilation, once it is there: for those that wait.
+  using Awaited = std::shared_ptr<std::optional<Result>>;
+
+  // Waits until `key` is kept, or awaited by others, or may be compiled: nullopt.
+  std::optional<Result> WaitFor(const Key& key, const std::function<bool()>& should_stop,
+                                std::unique_lock<std::mutex>& lock);
+  // Requires  mutex_
+  bool MustWait(const Key& key) const {
+    return compiling_.contains(key) || std::ssize(compiling_) >= max_compiling_;
+  }
   // Requires  mutex_. Null: it is not there.
   const Result* Find(const Key& key);
   void Insert(Key key, const Result& result);
+  // Forgets results up to max_bytes_, the oldest first, without those that requests use: these
+  // would take as much memory.
+  void Evict();
 
   const Checkpoint& checkpoint_;
   const int max_compiling_;
+  const int64_t max_bytes_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<const GrammarCompiler> compiler_;  // null: nothing was compiled yet
   std::list<Entry> entries_;                         // the latest use first
   std::map<Key, std::list<Entry>::iterator> by_key_;
-  std::set<Key> compiling_;
-  int num_compiling_ = 0;
+  std::map<Key, Awaited> compiling_;
+  int num_waiting_ = 0;
   int64_t num_bytes_ = 0;
 };
 

@@ -89,24 +89,32 @@ absl::StatusOr<Prompt> ReadTokens(const v1::TokenIds& tokens, const Checkpoint& 
   return Prompt{.ids = std::move(ids), .text = {}, .stop_strings = {}};
 }
 
-// Removes what the template wrote behind the last message's content. A template may trim contents.
-absl::Status CutBehindLastMessage(std::string_view content, std::string* text) {
+// What the template writes: `text` up to the end of the last message's content, which a template
+// may trim. `render`: messages -> StatusOr of their text.
+template <typename Render>
+absl::Status CutBehindLastMessage(std::vector<ChatMessage> messages, const Render& render,
+                                  std::string* text) {
+  // Stands behind the content in a second text. No template writes it.
+  constexpr std::string_view kEndMark = "lssar:end-of-content";
+  const std::string content = messages.back().content;
   const size_t first = std::min(content.find_first_not_of(kSpace), content.size());
   const size_t last = content.find_last_not_of(kSpace);  // npos: there is no text
-  const std::string_view trimmed = content.substr(first, last + 1 - first);
+  const std::string_view trimmed = std::string_view(content).substr(first, last + 1 - first);
   if (trimmed.empty()) {
     return FieldError("chat.messages",
                       "ends with a message without text; continue_final_message needs some");
   }
-  const size_t begin = text->rfind(trimmed);
-  if (begin == std::string::npos) {
+  messages.back().content = StrCat(content.substr(0, last + 1), kEndMark);
+  ASSIGN_OR_RETURN(const std::string marked, render(messages));
+  size_t end = marked.rfind(kEndMark);
+  const std::string_view front = std::string_view(marked).substr(0, end);
+  if (end == std::string::npos || !front.ends_with(trimmed) || !text->starts_with(front)) {
     return FieldError("chat.messages",
                       "ends with a message whose content the chat template changes, so that it "
                       "cannot be continued (continue_final_message)");
   }
   // White space at the content's end is kept where the template has kept it.
-  const std::string_view tail = content.substr(last + 1);
-  size_t end = begin + trimmed.size();
+  const std::string_view tail = std::string_view(content).substr(last + 1);
   if (std::string_view(*text).substr(end).starts_with(tail)) end += tail.size();
   text->resize(end);
   return absl::OkStatus();
@@ -143,24 +151,25 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& contex
   }
   const bool adds_prompt = chat.has_add_generation_prompt() ? chat.add_generation_prompt()
                                                             : !chat.continue_final_message();
-  auto text = checkpoint.chat_template->Render(messages, adds_prompt, checkpoint.bos_token,
-                                               checkpoint.eos_token);
-  if (!text.ok()) {
+  const auto render = [&](const std::vector<ChatMessage>& rendered) -> absl::StatusOr<std::string> {
+    auto text = checkpoint.chat_template->Render(rendered, adds_prompt, checkpoint.bos_token,
+                                                 checkpoint.eos_token);
+    if (text.ok()) return text;
     const std::string_view reason(text.status().message().data(), text.status().message().size());
     return RefusedField("chat", Shorten(reason, kMaxTemplateErrorBytes));
-  }
+  };
+  ASSIGN_OR_RETURN(std::string text, render(messages));
   if (chat.continue_final_message()) {
-    RETURN_IF_ERROR(CutBehindLastMessage(messages.back().content, &*text));
+    RETURN_IF_ERROR(CutBehindLastMessage(std::move(messages), render, &text));
   }
-  ASSIGN_OR_RETURN(auto ids, EncodeField("chat", *text, context, {}));
+  ASSIGN_OR_RETURN(auto ids, EncodeField("chat", text, context, {}));
   // A template may write BOS itself, and a role table says all that is written.
   const std::vector<int32_t> bos = context.add_bos ? BosOf(checkpoint) : std::vector<int32_t>();
   const bool needs_bos = !bos.empty() && !checkpoint.chat_template->IsRoleTable() &&
                          (ids.empty() || ids.front() != bos.front());
   if (needs_bos) ids.insert(ids.begin(), bos.begin(), bos.end());
-  return Prompt{.ids = std::move(ids),
-                .text = *std::move(text),
-                .stop_strings = checkpoint.chat_stop_strings};
+  return Prompt{
+      .ids = std::move(ids), .text = std::move(text), .stop_strings = checkpoint.chat_stop_strings};
 }
 
 // `Message`: v1::GenerateRequest or v1::CaptureAttentionRequest.
@@ -511,13 +520,17 @@ absl::Status ReadConstraint(const v1::GenerateRequest& message, const ParseConte
   if (context.grammars == nullptr) {
     return absl::UnimplementedError(StrCat(field, ": there are no constraints here"));
   }
-  auto grammar = context.grammars->Get(constraint.source, context.should_stop);
+  auto grammar = context.grammars->Get(constraint.source, context.should_stop, context.workers);
   if (absl::IsInvalidArgument(grammar.status()) || absl::IsDeadlineExceeded(grammar.status())) {
     const absl::string_view problem = grammar.status().message();
     return FieldError(field, std::string_view(problem.data(), problem.size()));
   }
   if (!grammar.ok()) {
-    return absl::Status(grammar.status().code(), StrCat(field, ": ", grammar.status().message()));
+    absl::Status status(grammar.status().code(), StrCat(field, ": ", grammar.status().message()));
+    grammar.status().ForEachPayload([&status](absl::string_view url, const absl::Cord& payload) {
+      status.SetPayload(url, payload);  // RetryAfter
+    });
+    return status;
   }
   params->grammar = *std::move(grammar);
   TokenMasks masks(params->grammar, checkpoint.config.NumTokenIds(),

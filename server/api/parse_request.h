@@ -28,6 +28,7 @@ namespace lssar {
 
 class GrammarCache;
 class LoadedModel;
+class WorkerPool;
 
 // What the checks need to know about the model. `checkpoint` must outlive the call.
 struct ParseContext {
@@ -41,6 +42,7 @@ struct ParseContext {
   DType kv_cache_dtype = DType::kF16;  // must serve an attention_override
   const Backend* backend = nullptr;    // must compute an attention_override; null: all are computed
   GrammarCache* grammars = nullptr;    // compiles constraints; null: there are none
+  WorkerPool* workers = nullptr;       // of which the call is a job; null: of none
   // Polled during long work; true ends it.
   std::function<bool()> should_stop = [] { return false; };
   // Bytes of one text; 0: as many as max_model_len of the longest token have. A longer text cannot

@@ -15,7 +15,7 @@ int64_t BytesOf(const std::vector<T>& list) {
   return std::ssize(list) * int64_t{sizeof(T)};
 }
 
-// The memory that `request` takes, in round figures.
+// The memory that `request` takes, in round figures, without its steering.
 int64_t BytesOf(const Request& request) {
   int64_t num_bytes = int64_t{sizeof(SubRequest)} + BytesOf(request.prompt);
   if (const GenerateParams* const generate = request.Generate()) {
@@ -38,8 +38,17 @@ int64_t BytesOf(const Request& request) {
       for (const PowerStep& step : spec.steps) num_bytes += BytesOf(step.p);
     }
   }
-  if (request.steering != nullptr) {
-    for (const SteeringVector& vector : request.steering->vectors) {
+  return num_bytes;
+}
+
+// That of their steering, which the items of a call may share.
+int64_t SteeringBytesOf(const std::vector<SubRequest>& items) {
+  int64_t num_bytes = 0;
+  const Steering* last = nullptr;
+  for (const SubRequest& item : items) {
+    const Steering* const steering = item.request.steering.get();
+    if (steering == nullptr || std::exchange(last, steering) == steering) continue;
+    for (const SteeringVector& vector : steering->vectors) {
       num_bytes += int64_t{sizeof(vector)} + BytesOf(vector.values);
     }
   }
@@ -68,13 +77,15 @@ void SubRequests::Start(std::vector<SubRequest> items) {
 }
 
 absl::Status SubRequests::Hold(std::vector<SubRequest> items) {
-  int64_t num_bytes = 0;
+  const int64_t num_shared_bytes = SteeringBytesOf(items);
+  int64_t num_bytes = num_shared_bytes;
   for (SubRequest& item : items) num_bytes += item.num_bytes = BytesOf(item.request);
   int64_t num_tokens = 0;
   for (const SubRequest& item : items) num_tokens += MaxTokens(item.request);
   RETURN_IF_ERROR(context_.ReserveTokens(num_tokens));
   RETURN_IF_ERROR(context_.RequestMemory().Take(num_bytes));
   items_ = std::move(items);
+  num_shared_bytes_ = num_shared_bytes;
   return absl::OkStatus();
 }
 
@@ -85,6 +96,7 @@ void SubRequests::Return(SubRequest* item) {
 void SubRequests::Free() {
   for (SubRequest& item : items_) Return(&item);
   items_ = {};
+  context_.RequestMemory().Return(std::exchange(num_shared_bytes_, 0));
 }
 
 void SubRequests::SubmitMore() {
@@ -125,9 +137,9 @@ absl::Status SubRequests::SubmitNext() {
     owner_.OnItemEnd(index, *item.known);
   } else {
     const std::string& id = context_.RequestId();
-    ASSIGN_OR_RETURN(RequestLease lease, context_.AddRequest(item.request));
     Request request = item.request;
     context_.Complete(items_.size() == 1 ? id : StrCat(id, "/", index), &request);
+    ASSIGN_OR_RETURN(RequestLease lease, context_.AddRequest(request));
     ASSIGN_OR_RETURN(Engine::Handle handle,
                      context_.Model().GetEngine().Submit(std::move(request), owner_.MakeSink(index),
                                                          context_.Tenant()));

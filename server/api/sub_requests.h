@@ -86,6 +86,7 @@ class SubRequests {
   bool has_started_ = false;
   bool has_ended_ = false;
   std::vector<SubRequest> items_;
+  int64_t num_shared_bytes_ = 0;  // held in the memory budget, besides those of each item
   size_t next_item_ = 0;
   struct InFlight {
     Engine::Handle handle;

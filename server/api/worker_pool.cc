@@ -27,7 +27,8 @@ WorkerPool::Options WorkerPool::OptionsFor(int max_calls) {
 
 WorkerPool::WorkerPool(const Options& options) : options_(options) {
   LSSAR_CHECK(options.num_threads >= 2);
-  for (int i = 0; i < options.num_threads; ++i) threads_.emplace_back([this] { Run(); });
+  const std::lock_guard lock(mutex_);
+  for (int i = 0; i < options.num_threads; ++i) AddThread();
 }
 
 WorkerPool::~WorkerPool() {
@@ -62,7 +63,28 @@ absl::Status WorkerPool::Submit(int64_t num_bytes, std::function<void()> run) {
   return absl::OkStatus();
 }
 
+WorkerPool::Wait::Wait(WorkerPool* pool) : pool_(pool) {
+  if (pool_ == nullptr) return;
+  {
+    const std::lock_guard lock(pool_->mutex_);
+    const auto num_waiting = ++pool_->num_waiting_;
+    --pool_->num_running_;
+    const bool has_thread =
+        std::ssize(pool_->threads_) >= pool_->options_.num_threads + num_waiting;
+    if (!has_thread && !pool_->is_stopping_) pool_->AddThread();
+  }
+  pool_->changed_.notify_one();
+}
+
+WorkerPool::Wait::~Wait() {
+  if (pool_ == nullptr) return;
+  const std::lock_guard lock(pool_->mutex_);
+  --pool_->num_waiting_;
+  ++pool_->num_running_;
+}
+
 std::deque<WorkerPool::Job>* WorkerPool::NextQueue() {
+  if (num_running_ >= options_.num_threads) return nullptr;
   const bool may_run_large =
       !large_.empty() && num_large_running_ < options_.num_threads - 1 &&
       (num_large_running_ == 0 ||
@@ -85,6 +107,7 @@ void WorkerPool::Run() {
     queue->pop_front();
     const bool is_large = IsLarge(job);
     is_large_next_ = !is_large;
+    ++num_running_;
     num_large_running_ += is_large ? 1 : 0;
     num_bytes_running_ += job.num_bytes;
     bytes_since_trim_ += job.num_bytes;
@@ -95,6 +118,7 @@ void WorkerPool::Run() {
     job.run = nullptr;  // frees what the job holds, outside the lock
     if (is_trim_due) malloc_trim(0);
     lock.lock();
+    --num_running_;
     num_large_running_ -= is_large ? 1 : 0;
     num_bytes_ -= job.num_bytes;
     num_bytes_running_ -= job.num_bytes;

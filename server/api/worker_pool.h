@@ -46,6 +46,19 @@ class WorkerPool {
   // Errors  RESOURCE_EXHAUSTED: too many jobs or bytes are queued; names the limit
   absl::Status Submit(int64_t num_bytes, std::function<void()> run);
 
+  // While it lives, the job that has made it waits for another one, and a thread more runs jobs.
+  class Wait {
+   public:
+    // `pool`: null: of no pool.
+    explicit Wait(WorkerPool* pool);
+    ~Wait();
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+   private:
+    WorkerPool* const pool_;
+  };
+
  private:
   struct Job {
     int64_t num_bytes = 0;
@@ -54,6 +67,10 @@ class WorkerPool {
 
   void Run();
   bool IsLarge(const Job& job) const { return job.num_bytes > options_.large_bytes; }
+  // Requires  mutex_
+  void AddThread() {
+    threads_.emplace_back([this] { Run(); });
+  }
   // Requires  mutex_. The queue whose first job may run now; null: none.
   std::deque<Job>* NextQueue();
 
@@ -61,13 +78,15 @@ class WorkerPool {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> small_, large_;
+  int num_running_ = 0;  // jobs, without those that wait
+  int num_waiting_ = 0;  // Wait
   int num_large_running_ = 0;
   int64_t num_bytes_ = 0;  // of queued and running jobs
   int64_t num_bytes_running_ = 0;
   int64_t bytes_since_trim_ = 0;
   bool is_stopping_ = false;
-  bool is_large_next_ = false;  // both kinds wait: they take turns
-  std::vector<std::thread> threads_;
+  bool is_large_next_ = false;        // both kinds wait: they take turns
+  std::vector<std::thread> threads_;  // as many as jobs have run and waited at the same time
 };
 
 }  // namespace lssar

@@ -16,7 +16,8 @@ AdmissionPermit::AdmissionPermit(AdmissionPermit&& other) noexcept
       id_(other.id_),
       key_(std::move(other.key_)),
       reserved_(other.reserved_),
-      num_used_tokens_(other.num_used_tokens_) {}
+      num_used_tokens_(other.num_used_tokens_),
+      is_engine_call_(std::exchange(other.is_engine_call_, false)) {}
 
 AdmissionPermit::~AdmissionPermit() {
   ReleaseKey();
@@ -50,7 +51,13 @@ void AdmissionPermit::CountTokens(int64_t num_tokens) {
   reserved_.num_tokens += over;
 }
 
+void AdmissionPermit::CountEngineCall() {
+  is_engine_call_ = true;
+  ++control_->num_engine_calls_;
+}
+
 void AdmissionPermit::ReleaseKey() {
+  if (std::exchange(is_engine_call_, false)) --control_->num_engine_calls_;
   const auto key = std::exchange(key_, nullptr);
   if (key == nullptr) return;
   key->RefundTokens(

@@ -3,6 +3,7 @@
 #ifndef LSSAR_SERVER_AUTH_ADMISSION_CONTROL_H_
 #define LSSAR_SERVER_AUTH_ADMISSION_CONTROL_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -49,6 +50,8 @@ class AdmissionPermit {
   absl::StatusOr<RequestLease> AddRequest(int num_sequences, int priority) const;
   // Charges prompt or output tokens to the key; no effect after ReleaseKey.
   void CountTokens(int64_t num_tokens);
+  // Counts the call in AdmissionControl::NumEngineCalls until ReleaseKey. Call at most once.
+  void CountEngineCall();
   // The key may start another call. Idempotent.
   void ReleaseKey();
 
@@ -64,6 +67,7 @@ class AdmissionPermit {
   std::shared_ptr<KeyUsage> key_;
   TokenReservation reserved_;
   int64_t num_used_tokens_ = 0;
+  bool is_engine_call_ = false;
 };
 
 // Threads  any
@@ -104,6 +108,9 @@ class AdmissionControl {
   // Ends every running call with `reason`.
   void AbortAll(const absl::Status& reason);
 
+  // Running calls that the engine works for, without the rows of batches.
+  int NumEngineCalls() const { return num_engine_calls_; }
+
   // OK if calls are admitted. UNAVAILABLE: loading, or the reason given to Close.
   absl::Status Readiness() const;
 
@@ -132,6 +139,7 @@ class AdmissionControl {
 
   const int max_calls_;
   AccessControl* const access_;
+  std::atomic<int> num_engine_calls_ = 0;
   mutable std::mutex mutex_;
   std::condition_variable ended_;  // a call
   LoadedModel* model_ = nullptr;   // null: loading

@@ -15,7 +15,6 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -36,7 +35,8 @@ using std::chrono::milliseconds;
 
 // Batches that run at the same time, each of another owner; each has three open files.
 constexpr size_t kMaxActive = 16;
-// Rows that a batch gets lines of without running them, between two looks at the others.
+// Rows of a batch that are answered without running, or were before, between two looks at the
+// others.
 constexpr int kMaxLinesAtOnce = 256;
 // Between two tries of a batch whose rows are refused.
 constexpr milliseconds kFirstWait{100}, kLastWait{10000};
@@ -50,10 +50,6 @@ constexpr int kMaxIdleStarts = 5;
 constexpr std::chrono::seconds kMaxEndTime{10};
 // A file has no more lines: it has come as the body of a request.
 constexpr int kMaxLines = limits::kMaxMessageBytes;
-
-std::string ErrnoMessage(const std::string& path) {
-  return StrCat(path, ": ", std::generic_category().message(errno));
-}
 
 // "192.0.2.1", "2001:db8::1" or "unix" as PeerAddress::uri.
 std::string PeerOf(const std::string& client) {
@@ -69,24 +65,16 @@ class RowFile {
   int64_t NumCutBytes() const { return num_cut_bytes_; }
 
   absl::Status Append(std::string_view line) {
-    size_t at = 0;
-    while (at < line.size()) {
-      const ssize_t num_written = write(file_.Get(), line.data() + at, line.size() - at);
-      if (num_written < 0 && errno == EINTR) continue;
-      if (num_written < 0) {
-        const absl::Status status = absl::InternalError(ErrnoMessage(path_));
-        // What is left of the line is cut at the next start, if not now.
-        return ftruncate(file_.Get(), num_bytes_) == 0 ? status : status;
-      }
-      at += size_t(num_written);
-    }
+    const absl::Status status = WriteAll(file_.Get(), path_, line);
+    // What is left of the line is cut at the next start, if not now.
+    if (!status.ok()) return ftruncate(file_.Get(), num_bytes_) == 0 ? status : status;
     num_bytes_ += int64_t(line.size());
     is_synced_ = false;
     return absl::OkStatus();
   }
   absl::Status Sync() {
     if (std::exchange(is_synced_, true) || fdatasync(file_.Get()) == 0) return absl::OkStatus();
-    return absl::InternalError(ErrnoMessage(path_));
+    return DiskError(path_, errno);
   }
 
  private:
@@ -100,7 +88,7 @@ class RowFile {
 absl::Status RowFile::Open(const std::string& path, std::vector<bool>* is_answered, int* num_rows) {
   path_ = path;
   file_.Reset(open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  if (!file_.IsOpen()) return absl::InternalError(ErrnoMessage(path));
+  if (!file_.IsOpen()) return DiskError(path, errno);
   std::string block(size_t{1} << 20, '\0');
   std::string begin;     // of the line
   int64_t at = 0;        // of the block
@@ -108,7 +96,7 @@ absl::Status RowFile::Open(const std::string& path, std::vector<bool>* is_answer
   while (is_whole) {
     const ssize_t num_read = pread(file_.Get(), block.data(), block.size(), at);
     if (num_read < 0 && errno == EINTR) continue;
-    if (num_read < 0) return absl::InternalError(ErrnoMessage(path));
+    if (num_read < 0) return DiskError(path, errno);
     if (num_read == 0) break;
     std::string_view rest(block.data(), size_t(num_read));
     while (!rest.empty()) {
@@ -132,7 +120,7 @@ absl::Status RowFile::Open(const std::string& path, std::vector<bool>* is_answer
   }
   struct stat info = {};
   if (fstat(file_.Get(), &info) != 0 || ftruncate(file_.Get(), num_bytes_) != 0) {
-    return absl::InternalError(ErrnoMessage(path));
+    return DiskError(path, errno);
   }
   num_cut_bytes_ = info.st_size - num_bytes_;
   is_synced_ = num_cut_bytes_ == 0;
@@ -203,8 +191,11 @@ class BatchRunner::Signal {
 
 // A batch that runs, or ends.
 struct BatchRunner::Active {
-  // The next row without an answer; nullopt: there is none.
+  // The next row; nullopt: there is none.
   std::optional<BatchRow> Next();
+  bool HasAnswer(const BatchRow& row) const {
+    return size_t(row.number) < is_answered.size() && is_answered[size_t(row.number)];
+  }
   // No row begins any more: the rest gets errors, or none where the batch has failed.
   bool IsEnding() const { return end != BatchState::kCompleted; }
 
@@ -212,7 +203,7 @@ struct BatchRunner::Active {
   std::ifstream input;
   int num_lines = 0;              // read
   std::vector<bool> is_answered;  // by the number of the line
-  std::set<std::string> seen;     // digests of the custom_ids that were read
+  std::set<Sha256::Digest> seen;  // of the custom_ids that were read
   std::deque<BatchRow> refused;   // to begin again
   RowFile output, errors;
   int num_completed = 0, num_failed = 0;
@@ -246,18 +237,14 @@ std::optional<BatchRow> BatchRunner::Active::Next() {
     if (!row.custom_id.empty()) {
       Sha256 hash;
       hash.Add(row.custom_id);
-      const Sha256::Digest digest = hash.Finish();
-      const bool is_new =
-          seen.emplace(reinterpret_cast<const char*>(digest.data()), digest.size()).second;
+      const bool is_new = seen.insert(hash.Finish()).second;
       if (!is_new && row.error.empty()) {
         row.error_code = "duplicate_custom_id";
         row.error = StrCat("line ", row.number, ": an earlier line has the custom_id ",
                            Quote(row.custom_id));
       }
     }
-    const bool has_answer =
-        size_t(num_lines) < is_answered.size() && is_answered[size_t(num_lines)];
-    if (!has_answer) return row;
+    return row;
   }
   is_done = true;
   return std::nullopt;
@@ -444,10 +431,9 @@ void BatchRunner::BeginRows() {
   }
 }
 
-// A row of several prompts counts as others, too: it needs no rows beside it.
 void BatchRunner::Yield() {
   const Clock::time_point now = Clock::now();
-  if (options_.num_requests() > std::ssize(running_)) others_seen_at_ = now;
+  if (options_.num_other_calls() > 0) others_seen_at_ = now;
   is_yielding_ = now < others_seen_at_ + kYieldTime;
   for (const Running& running : running_) {
     running.exchange->SetPaused(is_yielding_ && &running != &running_.front());
@@ -471,6 +457,7 @@ bool BatchRunner::BeginRow(Active& active) {
   for (int i = 0; i < kMaxLinesAtOnce; ++i) {
     std::optional<BatchRow> row = active.Next();
     if (!row) return false;
+    if (active.HasAnswer(*row)) continue;
     if (row->error.empty()) {
       Begin(active, *std::move(row), *caller);
       return true;
@@ -519,6 +506,7 @@ void BatchRunner::EndBatches() {
     for (int i = 0; i < kMaxLinesAtOnce && active->end != BatchState::kFailed; ++i) {
       const std::optional<BatchRow> row = active->Next();
       if (!row) break;
+      if (active->HasAnswer(*row)) continue;
       Write(*active, *row,
             UnansweredLine(*row, is_expired ? "batch_expired" : "batch_cancelled",
                            is_expired ? "the row was not answered before the completion window "

@@ -27,7 +27,7 @@ namespace lssar {
 // a line that was not written whole is cut off. So no row is lost, and none is there twice.
 //
 // One batch of an owner runs at a time, the oldest first. All rows together are one tenant of the
-// engine, of the lowest priority. While it has other requests, and for a moment after, one row goes
+// engine, of the lowest priority. While other calls use it, and for a moment after, one row goes
 // on, the others are paused, and none begins.
 class BatchRunner {
  public:
@@ -37,7 +37,7 @@ class BatchRunner {
     std::function<absl::Status()> readiness;  // OK: calls are admitted
     // AccessControl::Find.
     std::function<std::optional<Caller>(const std::string& owner)> find_caller;
-    std::function<int()> num_requests;  // waiting and running in the engine, the rows' included
+    std::function<int()> num_other_calls;  // running ones of the engine, without the rows
     // Answers a request whose head has been checked.
     std::function<void(std::shared_ptr<HttpExchange>)> answer;
   };

@@ -51,21 +51,6 @@ bool IsId(std::string_view id, std::string_view prefix) {
   return std::ranges::all_of(id, [](char c) { return absl::ascii_isxdigit(uint8_t(c)); });
 }
 
-absl::Status DiskError(std::string_view path, int error) {
-  return absl::InternalError(
-      StrCat("--batch-dir: ", path, ": ", std::generic_category().message(error)));
-}
-
-absl::Status WriteAll(int fd, std::string_view path, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t num_written = write(fd, bytes.data(), bytes.size());
-    if (num_written < 0 && errno == EINTR) continue;
-    if (num_written < 0) return DiskError(path, errno);
-    bytes.remove_prefix(size_t(num_written));
-  }
-  return absl::OkStatus();
-}
-
 int CountRows(std::string_view content) {
   int num_rows = 0;
   for (size_t begin = 0; begin < content.size();) {
@@ -160,6 +145,21 @@ absl::Status NoBatch(std::string_view id) {
 }
 
 }  // namespace
+
+absl::Status DiskError(std::string_view path, int error) {
+  return absl::InternalError(
+      StrCat("--batch-dir: ", path, ": ", std::generic_category().message(error)));
+}
+
+absl::Status WriteAll(int fd, std::string_view path, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t num_written = write(fd, bytes.data(), bytes.size());
+    if (num_written < 0 && errno == EINTR) continue;
+    if (num_written < 0) return DiskError(path, errno);
+    bytes.remove_prefix(size_t(num_written));
+  }
+  return absl::OkStatus();
+}
 
 std::string BatchStore::Path(std::string_view name) const {
   return StrCat(options_.directory, "/", name);
@@ -386,7 +386,7 @@ absl::Status BatchStore::DeleteFile(const std::string& owner, std::string_view i
   return absl::OkStatus();
 }
 
-absl::Status BatchStore::ForgetOldest(const std::string& owner) {
+absl::StatusOr<std::string> BatchStore::FindReplaced(const std::string& owner) const {
   const Batch* oldest = nullptr;
   int64_t num_batches = 0;
   for (const auto& [id, batch] : batches_) {
@@ -394,16 +394,13 @@ absl::Status BatchStore::ForgetOldest(const std::string& owner) {
     ++num_batches;
     if (batch.HasEnded() && (oldest == nullptr || batch.order < oldest->order)) oldest = &batch;
   }
-  if (num_batches < options_.max_batches) return absl::OkStatus();
+  if (num_batches < options_.max_batches) return std::string();
   if (oldest == nullptr) {
     return absl::ResourceExhaustedError(StrCat("you have ", num_batches,
                                                " batches that have not ended; there may be ",
                                                options_.max_batches, "; wait, or cancel some"));
   }
-  const std::string id = oldest->id;
-  unlink(StrCat(Path(id), kDescriptionSuffix).c_str());
-  batches_.erase(id);
-  return absl::OkStatus();
+  return oldest->id;
 }
 
 absl::StatusOr<Batch> BatchStore::AddBatch(Batch batch) {
@@ -422,7 +419,7 @@ absl::StatusOr<Batch> BatchStore::AddBatch(Batch batch) {
       return absl::InvalidArgumentError(StrCat("the file has ", input->second.num_rows,
                                                " lines; a batch may have ", limits::kMaxBatchRows));
     }
-    RETURN_IF_ERROR(ForgetOldest(batch.owner));
+    ASSIGN_OR_RETURN(const std::string replaced, FindReplaced(batch.owner));
     batch.id = MakeId(kBatchPrefix);
     batch.output_file_id = MakeId(kFilePrefix);
     batch.error_file_id = MakeId(kFilePrefix);
@@ -430,6 +427,10 @@ absl::StatusOr<Batch> BatchStore::AddBatch(Batch batch) {
     batch.order = next_order_++;
     RETURN_IF_ERROR(WriteBatch(batch));
     batches_[batch.id] = batch;
+    if (!replaced.empty()) {
+      unlink(StrCat(Path(replaced), kDescriptionSuffix).c_str());
+      batches_.erase(replaced);
+    }
     changed = changed_;
   }
   if (changed) changed();

@@ -58,6 +58,11 @@ struct Batch {
   bool HasEnded() const { return state >= BatchState::kCompleted; }
 };
 
+// INTERNAL: what the disk has done to `path`. `error`: errno.
+absl::Status DiskError(std::string_view path, int error);
+// Errors  DiskError
+absl::Status WriteAll(int fd, std::string_view path, std::string_view bytes);
+
 // In the directory, for an id: ID.jsonl is a file's content and ID.json its description, which is
 // written last; batch_....json is a batch. Descriptions are replaced as a whole, by renaming. The
 // outputs of a batch that has not ended are contents without a description.
@@ -132,7 +137,8 @@ class BatchStore {
   absl::Status WriteNew(const std::string& path, std::string_view content) const;
   void RemoveContent(const std::string& id);
   absl::Status MakeOutputFile(const Batch& batch, std::string_view suffix, std::string* id);
-  absl::Status ForgetOldest(const std::string& owner);
+  // The id of the batch that is forgotten for a new one; empty: none.
+  absl::StatusOr<std::string> FindReplaced(const std::string& owner) const;
   Batch* Find(const std::string& id);
   std::string Path(std::string_view name) const;
 

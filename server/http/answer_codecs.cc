@@ -42,14 +42,13 @@ class AnswerCodec : public HttpCodec {
     const GenerateParams& params = *items.front().request.Generate();
     sampling_ = params.sampling;
     logprobs_ = ChatLogprobs(TokenFormat{.checkpoint = &context->Model().GetCheckpoint()});
-    // A stream repeats the whole answer in its last events.
     const int64_t num_logprobs =
         HasLogprobs() ? int64_t{params.max_tokens} * (1 + params.num_logprobs) : 0;
     RETURN_IF_ERROR(CheckReplyLogprobs("top_logprobs", num_logprobs, "ask for fewer tokens"));
-    return context->HoldReply(num_logprobs * ChatLogprobs::kBytesPerLogprob);
+    // A stream repeats the whole answer in its last four events, which wait together.
+    return context->HoldReply((IsStream() ? 5 : 1) * num_logprobs * ChatLogprobs::kBytesPerLogprob);
   }
 
-  std::string ConstraintField() const final { return request_.completion.constraint.name; }
   bool IsStream() const final { return request_.completion.stream; }
 
   void OnReply(int /*prompt*/, Message& message) final {
@@ -147,7 +146,7 @@ std::string NumberJson(float number) {
 class ResponseCodec final : public AnswerCodec {
  public:
   using AnswerCodec::AnswerCodec;
-  std::string PromptField() const override { return "input"; }
+  FieldNames Names() const override { return GenerateNames(Request().completion, "input"); }
 
  private:
   absl::StatusOr<AnswerRequest> Read(const nlohmann::json& body) const override {
@@ -261,9 +260,10 @@ class ResponseCodec final : public AnswerCodec {
 class MessageCodec final : public AnswerCodec {
  public:
   using AnswerCodec::AnswerCodec;
-  std::string PromptField() const override { return "messages"; }
-  HttpReply Error(const absl::Status& status) const override {
-    return AnthropicError(ErrorReply(status));
+  FieldNames Names() const override {
+    FieldNames names = GenerateNames(Request().completion, "messages");
+    names.insert(names.begin(), {"stop_strings", "stop_sequences"});
+    return names;
   }
 
  private:
@@ -340,16 +340,9 @@ class MessageCodec final : public AnswerCodec {
   void SendFailure(const absl::Status& status) override { SendEvent("error", Error(status).body); }
 };
 
-template <typename Codec>
-HttpMethod Make() {
-  auto method = std::make_unique<GenerateMethod>();
-  auto codec = std::make_unique<Codec>(method.get());
-  return {.method = std::move(method), .codec = std::move(codec)};
-}
-
 }  // namespace
 
-HttpMethod MakeResponse() { return Make<ResponseCodec>(); }
-HttpMethod MakeMessage() { return Make<MessageCodec>(); }
+HttpMethod MakeResponse() { return MakeHttpMethod<ResponseCodec, GenerateMethod>(); }
+HttpMethod MakeMessage() { return MakeHttpMethod<MessageCodec, GenerateMethod>(); }
 
 }  // namespace lssar

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -10,7 +9,6 @@
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
-#include "server/config/limits.h"
 #include "server/http/json_text.h"
 #include "server/http/request_fields.h"
 
@@ -19,7 +17,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<std::string_view, 1> kTextParts = {"text"};
 constexpr std::array<std::string_view, 3> kResponseParts = {"input_text", "output_text", "text"};
 constexpr std::string_view kLogprobsOfText = "message.output_text.logprobs";
 // Parts of items that no answer of this server has.
@@ -28,21 +25,6 @@ constexpr std::array<std::string_view, 7> kAbsentParts = {
     "web_search_call.results",       "web_search_call.action.sources",
     "message.input_image.image_url", "computer_call_output.output.image_url",
     "code_interpreter_call.outputs"};
-
-// One choice. `max_tokens`: the value of `field`; nullopt: what the context has left.
-absl::Status SetMaxTokens(const std::string& field, std::optional<int64_t> max_tokens,
-                          CompletionRequest* completion, v1::GenerateRequest* shared) {
-  completion->is_chat = true;
-  completion->max_tokens = std::numeric_limits<int>::max();
-  if (!max_tokens) return absl::OkStatus();
-  if (*max_tokens < 1) {
-    return FieldError(field, StrCat("is ", *max_tokens, "; it must be at least 1"));
-  }
-  completion->has_max_tokens = true;
-  completion->max_tokens = Clamped(*max_tokens);
-  shared->set_max_tokens(completion->max_tokens);
-  return absl::OkStatus();
-}
 
 void AddMessage(std::string role, std::string content, v1::Chat* chat) {
   v1::ChatMessage& message = *chat->add_messages();
@@ -131,7 +113,7 @@ absl::StatusOr<AnswerRequest> ReadResponse(const Json& body) {
   v1::GenerateRequest shared;
   RETURN_IF_ERROR(ReadGenerateFields(fields, &completion, &shared));
   ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_output_tokens"));
-  RETURN_IF_ERROR(SetMaxTokens("max_output_tokens", max_tokens, &completion, &shared));
+  RETURN_IF_ERROR(SetChatTokens("max_output_tokens", max_tokens, &completion, &shared));
   if (max_tokens) request.max_output_tokens = StrCat(*max_tokens);
 
   ASSIGN_OR_RETURN(const bool has_logprobs, ReadInclude(fields.Find("include")));
@@ -191,7 +173,7 @@ absl::StatusOr<AnswerRequest> ReadMessage(const Json& body) {
   RETURN_IF_ERROR(ReadGenerateFields(fields, &request.completion, &shared));
   ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
   if (!max_tokens) return FieldError("max_tokens", "is missing");
-  RETURN_IF_ERROR(SetMaxTokens("max_tokens", max_tokens, &request.completion, &shared));
+  RETURN_IF_ERROR(SetChatTokens("max_tokens", max_tokens, &request.completion, &shared));
   if (const Json* stops = fields.Find("stop_sequences")) {
     ASSIGN_OR_RETURN(request.stop_sequences, ReadStrings("stop_sequences", *stops));
     for (const std::string& stop : request.stop_sequences) shared.add_stop_strings(stop);

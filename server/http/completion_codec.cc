@@ -28,8 +28,7 @@ class CompletionCodec final : public HttpCodec {
   CompletionCodec(Dialect dialect, GenerateMethod* method) : dialect_(dialect), method_(*method) {}
 
   absl::Status Decode(const HttpRequest& request) override;
-  std::string PromptField() const override;
-  std::string ConstraintField() const override { return request_.constraint.name; }
+  FieldNames Names() const override;
   absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override;
   bool IsStream() const override { return request_.stream; }
   void OnReply(int prompt, Message& reply) override;
@@ -98,9 +97,10 @@ absl::Status CompletionCodec::Decode(const HttpRequest& request) {
   return absl::OkStatus();
 }
 
-std::string CompletionCodec::PromptField() const {
-  if (IsChat()) return "messages";
-  return num_prompts_ == 1 ? "prompt" : StrCat("prompt[", method_.LastParsed(), "]");
+FieldNames CompletionCodec::Names() const {
+  if (IsChat()) return GenerateNames(request_, "messages");
+  return GenerateNames(request_,
+                       num_prompts_ == 1 ? "prompt" : StrCat("prompt[", method_.LastParsed(), "]"));
 }
 
 absl::Status CompletionCodec::OnParsed(CallContext* context, const std::vector<SubRequest>& items) {
@@ -319,9 +319,7 @@ std::string CompletionCodec::Body() {
 }
 
 HttpMethod Make(Dialect dialect) {
-  auto method = std::make_unique<GenerateMethod>();
-  auto codec = std::make_unique<CompletionCodec>(dialect, method.get());
-  return {.method = std::move(method), .codec = std::move(codec)};
+  return MakeHttpMethod<CompletionCodec, GenerateMethod>(dialect);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ absl::Status HttpCall::Decode() {
 }
 
 absl::Status HttpCall::InPortsNames(const absl::Status& status) const {
-  return WithHttpNames(status, codec_->PromptField(), codec_->ConstraintField());
+  return WithHttpNames(status, codec_->Names());
 }
 
 absl::Status HttpCall::OnParsed(const std::vector<SubRequest>& items) {

@@ -5,7 +5,6 @@
 
 #include "base/status_macros.h"
 #include "server/http/json_text.h"
-#include "server/http/openai_request.h"
 #include "server/loaded_model.h"
 
 namespace lssar {
@@ -19,9 +18,9 @@ class NoMethod final : public Method {
   void OnEnd(const absl::Status& /*status*/, const RequestStats& /*total*/) override {}
 };
 
-class AnswerCodec final : public HttpCodec {
+class JsonCodec final : public HttpCodec {
  public:
-  explicit AnswerCodec(JsonAnswer answer) : answer_(std::move(answer)) {}
+  explicit JsonCodec(JsonAnswer answer) : answer_(std::move(answer)) {}
 
   absl::Status Decode(const HttpRequest& request) override {
     ASSIGN_OR_RETURN(body_, answer_(request, Context()));
@@ -52,7 +51,7 @@ absl::StatusOr<nlohmann::json> HttpCodec::ParseBody(const HttpRequest& request) 
 std::unique_ptr<Method> MakeNoMethod() { return std::make_unique<NoMethod>(); }
 
 HttpMethod MakeAnswer(JsonAnswer answer) {
-  return {.method = MakeNoMethod(), .codec = std::make_unique<AnswerCodec>(std::move(answer))};
+  return {.method = MakeNoMethod(), .codec = std::make_unique<JsonCodec>(std::move(answer))};
 }
 
 }  // namespace lssar

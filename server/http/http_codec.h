@@ -18,6 +18,7 @@
 #include "server/api/method.h"
 #include "server/http/http_error.h"
 #include "server/http/http_exchange.h"
+#include "server/http/openai_request.h"
 
 namespace lssar {
 
@@ -39,10 +40,8 @@ class HttpCodec {
 
   // Sets the method's request. Errors  as of openai_request.h
   virtual absl::Status Decode(const HttpRequest& request) = 0;
-  // The request's field that has the text or the ids, for errors of the method's Parse.
-  virtual std::string PromptField() const { return {}; }
-  // The request's field that has a constraint, for the same.
-  virtual std::string ConstraintField() const { return {}; }
+  // For errors of the method's Parse.
+  virtual FieldNames Names() const { return {}; }
   // Takes memory for the reply. Errors  INVALID_ARGUMENT: it would be too large; those of HoldReply
   virtual absl::Status OnParsed(CallContext* /*context*/,
                                 const std::vector<SubRequest>& /*items*/) {
@@ -60,7 +59,9 @@ class HttpCodec {
   // The model as the body of ParseBody calls it, or the first of its names; empty before that.
   const std::string& ModelName() const { return model_name_; }
   // The answer to a call that has failed before its answer has begun.
-  virtual HttpReply Error(const absl::Status& status) const { return ErrorReply(status); }
+  HttpReply Error(const absl::Status& status) const {
+    return InShapeOf(exchange_->Request().Path(), ErrorReply(status));
+  }
 
  protected:
   const CallContext& Context() const { return *context_; }
@@ -81,6 +82,14 @@ struct HttpMethod {
   std::unique_ptr<Method> method;
   std::unique_ptr<HttpCodec> codec;
 };
+
+// `CodecMethod` with a codec that knows it.
+template <typename Codec, typename CodecMethod, typename... Arguments>
+HttpMethod MakeHttpMethod(Arguments... arguments) {
+  auto method = std::make_unique<CodecMethod>();
+  auto codec = std::make_unique<Codec>(arguments..., method.get());
+  return {.method = std::move(method), .codec = std::move(codec)};
+}
 
 HttpMethod MakeCompletion();      // POST /v1/completions
 HttpMethod MakeChatCompletion();  // POST /v1/chat/completions

@@ -115,7 +115,10 @@ absl::Status ModelNotFound(std::string_view asked, std::span<const std::string> 
   return status;
 }
 
-HttpReply AnthropicError(HttpReply reply) {
+HttpReply InShapeOf(std::string_view path, HttpReply reply) {
+  constexpr std::string_view kMessages = "/v1/messages";
+  if (!path.starts_with(kMessages)) return reply;
+  if (path.size() > kMessages.size() && path[kMessages.size()] != '/') return reply;
   const nlohmann::json body = nlohmann::json::parse(reply.body);
   const auto type = [&]() -> std::string_view {
     switch (reply.status) {

@@ -23,9 +23,9 @@ HttpReply ErrorReply(int status, std::string_view message, std::string_view code
 // NOT_FOUND that says so of a model: its code is "model_not_found".
 absl::Status ModelNotFound(std::string_view asked, std::span<const std::string> served);
 
-// A reply of ErrorReply as Anthropic's clients expect it:
-// {"type": "error", "error": {"type", "message", "param"}}.
-HttpReply AnthropicError(HttpReply reply);
+// A reply of ErrorReply as the clients of `path` expect it. /v1/messages and what is below it are
+// Anthropic's: {"type": "error", "error": {"type", "message", "param"}}.
+HttpReply InShapeOf(std::string_view path, HttpReply reply);
 
 // The error object alone, for an event of a stream.
 std::string ErrorJson(const absl::Status& status);

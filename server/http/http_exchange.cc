@@ -144,6 +144,7 @@ void HttpExchange::BeginBody(std::string_view content_type, int64_t num_bytes) {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kWaiting) return;
     state_ = State::kStreaming;
+    sent_status_ = 200;
     sent_at_ = Clock::now();
     request_.keep_alive = false;
     Append(StrCat(Head(200, content_type, {}), "Content-Length: ", num_bytes, "\r\n\r\n"));

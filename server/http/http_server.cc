@@ -34,7 +34,6 @@ namespace {
 constexpr size_t kMaxShownBytes = 64;
 
 constexpr std::string_view kModelsPrefix = "/v1/models/";
-constexpr std::string_view kMessagesPath = "/v1/messages";
 
 // Paths of one running call, by the id of its reply.
 struct CallPath {
@@ -207,7 +206,7 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
        .kind = CallKind::kGenerate,
        .make = MakeResponse},
       {.method = "POST",
-       .path = kMessagesPath,
+       .path = "/v1/messages",
        .rpc = "POST /v1/messages",
        .kind = CallKind::kGenerate,
        .make = MakeMessage},
@@ -376,7 +375,7 @@ std::string HttpServer::State::PathList() {
 std::optional<HttpReply> HttpServer::State::CheckHead(HttpRequest* head) {
   std::optional<HttpReply> rejection = Reject(head);
   if (rejection) {
-    if (head->Path() == kMessagesPath) rejection = AnthropicError(*std::move(rejection));
+    rejection = InShapeOf(head->Path(), *std::move(rejection));
     for (HttpHeader& header : CorsHeaders(*head)) rejection->headers.push_back(std::move(header));
   }
   return rejection;
@@ -490,8 +489,7 @@ void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
   }
   if (!request.is_checked) {
     if (auto rejection = Reject(&request)) {
-      exchange->Reply(request.Path() == kMessagesPath ? AnthropicError(*std::move(rejection))
-                                                      : *std::move(rejection));
+      exchange->Reply(InShapeOf(request.Path(), *std::move(rejection)));
       return;
     }
   }

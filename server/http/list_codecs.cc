@@ -39,14 +39,6 @@ constexpr int64_t kBytesPerWeight = 40;
 constexpr int64_t kMaxReplyFloats = int64_t{1} << 22;
 constexpr int64_t kMaxReplyWeights = int64_t{1} << 20;
 
-// `method` with a codec that knows it.
-template <typename Codec, typename CodecMethod>
-HttpMethod Make() {
-  auto method = std::make_unique<CodecMethod>();
-  auto codec = std::make_unique<Codec>(method.get());
-  return {.method = std::move(method), .codec = std::move(codec)};
-}
-
 template <typename Numbers>
 void AppendNumbers(const Numbers& numbers, std::string* json) {
   *json += '[';
@@ -113,7 +105,7 @@ class ScoreCodec final : public HttpCodec {
       if (i > 0) json += ',';
       json += StrCat("{\"index\":", i, ",\"object\":\"score\",");
       if (const auto bad = method_.Errors().find(int(i)); bad != method_.Errors().end()) {
-        json += ErrorJson(bad->second).substr(1);  // "error":{...}}
+        json += ErrorJson(WithHttpNames(bad->second, Names())).substr(1);  // "error":{...}}
       } else {
         json += StrCat("\"continuations\":[", scores_[i], "]}");
       }
@@ -171,11 +163,14 @@ class EmbeddingCodec final : public HttpCodec {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
     ASSIGN_OR_RETURN(EmbeddingRequest read, ReadEmbedding(body));
     is_base64_ = read.is_base64;
+    is_list_ = read.is_list;
     method_.request = std::move(read.message);
     return absl::OkStatus();
   }
 
-  std::string PromptField() const override { return "input"; }
+  FieldNames Names() const override {
+    return {{is_list_ ? "inputs" : "inputs[0]", "input"}, {"dtype", "embed_dtype"}};
+  }
 
   absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override {
     const Checkpoint& checkpoint = context->Model().GetCheckpoint();
@@ -263,6 +258,7 @@ class EmbeddingCodec final : public HttpCodec {
 
   EmbedMethod& method_;
   bool is_base64_ = false;
+  bool is_list_ = false;              // the body's input
   std::vector<std::string> vectors_;  // of each input: its vectors as JSON, separated by commas
   std::string usage_;
 };
@@ -317,7 +313,7 @@ class AttentionCodec final : public HttpCodec {
     return absl::OkStatus();
   }
 
-  std::string PromptField() const override { return is_chat_ ? "messages" : "prompt"; }
+  FieldNames Names() const override { return PromptNames(is_chat_ ? "messages" : "prompt"); }
 
   absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override {
     const Request& request = items[0].request;
@@ -426,10 +422,11 @@ class AttentionCodec final : public HttpCodec {
 
 // Every such path. A new one is a row here, its codec, and its entry in openapi.json.
 constexpr ListPath kListPaths[] = {
-    {"/v1/score", "POST /v1/score", CallKind::kScore, &Make<ScoreCodec, ScoreMethod>},
-    {"/v1/embeddings", "POST /v1/embeddings", CallKind::kEmbed, &Make<EmbeddingCodec, EmbedMethod>},
+    {"/v1/score", "POST /v1/score", CallKind::kScore, &MakeHttpMethod<ScoreCodec, ScoreMethod>},
+    {"/v1/embeddings", "POST /v1/embeddings", CallKind::kEmbed,
+     &MakeHttpMethod<EmbeddingCodec, EmbedMethod>},
     {"/v1/attention", "POST /v1/attention", CallKind::kCapture,
-     &Make<AttentionCodec, CaptureMethod>},
+     &MakeHttpMethod<AttentionCodec, CaptureMethod>},
 };
 
 }  // namespace

@@ -29,7 +29,6 @@ using Json = nlohmann::json;
 constexpr size_t kMaxPrompts = limits::kMaxScoreItems;
 // OpenAI's default.
 constexpr int kDefaultCompletionTokens = 16;
-constexpr std::array<std::string_view, 1> kTextParts = {"text"};
 
 // All that is generated is returned.
 absl::Status CheckBestOf(const BodyFields& fields) {
@@ -111,6 +110,18 @@ absl::Status ReadStop(const BodyFields& fields, v1::GenerateRequest* request) {
   return absl::OkStatus();
 }
 
+// Gives each element of a list, as `read` reads it, to `append`. Only an error has a name.
+template <typename Read, typename Append>
+absl::Status ReadElements(const std::string& field, const Json& list, const Read& read,
+                          const Append& append) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const auto element = read({}, list[i]);
+    if (!element.ok()) return read(StrCat(field, "[", i, "]"), list[i]).status();
+    append(*element);
+  }
+  return absl::OkStatus();
+}
+
 // A list of integers; unset: empty.
 template <typename Integers>
 absl::Status ReadIntegers(const BodyFields& fields, std::string_view name, Integers* list) {
@@ -119,11 +130,8 @@ absl::Status ReadIntegers(const BodyFields& fields, std::string_view name, Integ
   if (!value->is_array()) {
     return FieldError(name, StrCat("is ", TypeName(*value), "; it must be a list of integers"));
   }
-  for (size_t i = 0; i < value->size(); ++i) {
-    ASSIGN_OR_RETURN(const int64_t entry, ReadInt(StrCat(name, "[", i, "]"), (*value)[i]));
-    list->Add(Clamped(entry));
-  }
-  return absl::OkStatus();
+  return ReadElements(std::string(name), *value, ReadInt,
+                      [list](int64_t entry) { list->Add(Clamped(entry)); });
 }
 
 // Appends a list of numbers; not there: nothing.
@@ -136,11 +144,7 @@ absl::Status ReadNumbers(const BodyFields& fields, std::string_view name, Number
     return FieldError(field, StrCat("is ", TypeName(*value), "; it must be a list of numbers"));
   }
   if (value->empty()) return FieldError(field, "is empty; leave it out");
-  for (size_t i = 0; i < value->size(); ++i) {
-    ASSIGN_OR_RETURN(const double number, ReadNumber(StrCat(field, "[", i, "]"), (*value)[i]));
-    list->Add(number);
-  }
-  return absl::OkStatus();
+  return ReadElements(field, *value, ReadNumber, [list](double number) { list->Add(number); });
 }
 
 // An unknown field could mean another function.
@@ -205,13 +209,9 @@ absl::Status ReadSteering(const Json& list, Vectors* vectors) {
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string field = StrCat("steering[", i, "]");
     ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(list[i], field));
-    for (const auto& [name, value] : list[i].items()) {
-      constexpr std::array<std::string_view, 4> kNames = {"layer", "vector", "scale",
-                                                          "first_position"};
-      if (std::ranges::count(kNames, name) > 0) continue;
-      return FieldError(field, StrCat("has a field ", Quote(name),
-                                      "; it may have layer, vector, scale and first_position"));
-    }
+    constexpr std::array<std::string_view, 4> kNames = {"layer", "vector", "scale",
+                                                        "first_position"};
+    RETURN_IF_ERROR(CheckClosed(list[i], field, kNames));
     v1::Steering& message = *vectors->Add();
     ASSIGN_OR_RETURN(const std::optional<int64_t> layer, fields.Int("layer"));
     if (!layer) return FieldError(field + ".layer", "is missing");
@@ -225,11 +225,8 @@ absl::Status ReadSteering(const Json& list, Vectors* vectors) {
       return FieldError(field + ".vector", vector == nullptr ? "is missing; it must be a list"
                                                              : "must be a list of numbers");
     }
-    for (size_t k = 0; k < vector->size(); ++k) {
-      ASSIGN_OR_RETURN(const double value,
-                       ReadNumber(StrCat(field, ".vector[", k, "]"), (*vector)[k]));
-      message.add_vector(float(value));
-    }
+    RETURN_IF_ERROR(ReadElements(field + ".vector", *vector, ReadNumber,
+                                 [&message](double number) { message.add_vector(float(number)); }));
   }
   return absl::OkStatus();
 }
@@ -464,11 +461,11 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseCo
         StrCat("is ", *newer_name, "; it must be max_tokens ", *max_tokens, " or left out"));
   }
   if (!max_tokens) max_tokens = newer_name;
+  if (newer_name) request.max_tokens_field = "max_completion_tokens";
   if (max_tokens && *max_tokens < 0) {
-    return FieldError(newer_name ? "max_completion_tokens" : "max_tokens",
+    return FieldError(request.max_tokens_field,
                       StrCat("is ", *max_tokens, "; it must not be negative"));
   }
-  request.has_max_tokens = max_tokens.has_value();
   request.max_tokens = Clamped(max_tokens.value_or(kDefaultCompletionTokens));
   // Nothing is sampled where it is 0, but all fields are checked.
   if (max_tokens) shared.set_max_tokens(std::max(1, request.max_tokens));
@@ -509,7 +506,6 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckFields(kChatBody, fields));
   CompletionRequest request;
-  request.is_chat = true;
   v1::GenerateRequest shared;
   RETURN_IF_ERROR(ReadGenerateFields(fields, &request, &shared));
 
@@ -523,19 +519,10 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
     shared.set_logprobs(request.num_logprobs);
   }
 
-  request.max_tokens = std::numeric_limits<int>::max();  // all that the context has left
-  // The newer name first.
-  for (const char* name : {"max_completion_tokens", "max_tokens"}) {
-    ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int(name));
-    if (!max_tokens) continue;
-    if (*max_tokens < 1) {
-      return FieldError(name, StrCat("is ", *max_tokens, "; it must be at least 1"));
-    }
-    request.has_max_tokens = true;
-    request.max_tokens = Clamped(*max_tokens);
-    shared.set_max_tokens(request.max_tokens);
-    break;
-  }
+  ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> newer_name, fields.Int("max_completion_tokens"));
+  RETURN_IF_ERROR(newer_name ? SetChatTokens("max_completion_tokens", newer_name, &request, &shared)
+                             : SetChatTokens("max_tokens", max_tokens, &request, &shared));
 
   const Json* messages = fields.Find("messages");
   if (messages == nullptr) return FieldError("messages", "is missing");
@@ -543,6 +530,20 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
   RETURN_IF_ERROR(ReadChatEnd(fields, shared.mutable_chat()));
   request.prompts.push_back(std::move(shared));
   return request;
+}
+
+absl::Status SetChatTokens(const std::string& field, std::optional<int64_t> max_tokens,
+                           CompletionRequest* request, v1::GenerateRequest* shared) {
+  request->is_chat = true;
+  request->max_tokens = std::numeric_limits<int>::max();
+  request->max_tokens_field = field;
+  if (!max_tokens) return absl::OkStatus();
+  if (*max_tokens < 1) {
+    return FieldError(field, StrCat("is ", *max_tokens, "; it must be at least 1"));
+  }
+  request->max_tokens = Clamped(*max_tokens);
+  shared->set_max_tokens(request->max_tokens);
+  return absl::OkStatus();
 }
 
 absl::Status ReadChatEnd(const BodyFields& fields, v1::Chat* chat) {
@@ -655,8 +656,8 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body) {
   if (dtype == "float16") request.message.set_dtype("fp16");
   const Json* input = fields.Find("input");
   if (input == nullptr) return FieldError("input", "is missing");
-  const bool is_list = input->is_array() && !input->empty() && !input->front().is_number();
-  if (!is_list) {
+  request.is_list = input->is_array() && !input->empty() && !input->front().is_number();
+  if (!request.is_list) {
     ASSIGN_OR_RETURN(*request.message.add_inputs(), ReadTextOrTokens("input", *input));
     return request;
   }
@@ -701,41 +702,41 @@ absl::StatusOr<AttentionRequest> ReadAttention(const Json& body) {
   return request;
 }
 
-absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field,
-                           const std::string& constraint_field) {
+FieldNames PromptNames(const std::string& field) {
+  return {{"chat.add_generation_prompt", "add_generation_prompt"},
+          {"chat.messages", field},
+          {"chat", field},
+          {"prompt", field},
+          {"tokens.ids", field},
+          {"text", field}};
+}
+
+FieldNames GenerateNames(const CompletionRequest& request, const std::string& prompt_field) {
+  FieldNames names = PromptNames(prompt_field);
+  names.push_back({"stop_strings", "stop"});
+  names.push_back({"max_tokens", request.max_tokens_field});
+  if (request.is_chat) names.push_back({"logprobs", "top_logprobs"});
+  for (const char* const v1 : {"json_object", "json_schema", "regex", "grammar", "choice"}) {
+    names.push_back({v1, request.constraint.name});
+  }
+  return names;
+}
+
+absl::Status WithHttpNames(const absl::Status& status, const FieldNames& names) {
   const FieldProblem field = FieldProblemOf(status);
   if (field.path.empty()) return status;
-  struct Name {
-    std::string_view v1;
-    std::string_view http;
-  };
-  // The first one that the path begins with. Other fields have the same name.
-  const std::array kNames = std::to_array<Name>({
-      {"sampling.", ""},
-      {"stop_strings", "stop"},
-      {"chat.add_generation_prompt", "add_generation_prompt"},
-      {"chat.messages", prompt_field},
-      {"chat", prompt_field},
-      {"prompt", prompt_field},
-      {"tokens.ids", prompt_field},
-      {"text", prompt_field},
-      {"inputs", prompt_field},
-      {"ids", prompt_field},
-      {"dtype", "embed_dtype"},
-      {"json_object", constraint_field},
-      {"json_schema", constraint_field},
-      {"regex", constraint_field},
-      {"grammar", constraint_field},
-      {"choice", constraint_field},
-  });
-  const std::string_view path = field.path;
-  for (const auto& [v1, http] : kNames) {
-    if (!path.starts_with(v1) || (http.empty() && !v1.ends_with('.'))) continue;
-    const std::string_view rest = path.substr(v1.size());
-    const bool is_whole_name =
-        v1.ends_with('.') || rest.empty() || rest[0] == '.' || rest[0] == '[';
-    if (is_whole_name) return FieldError(StrCat(http, rest), field.problem);
+  std::string path = field.path;
+  constexpr std::string_view kSampling = "sampling.", kIds = ".tokens.ids", kText = ".text";
+  if (path.starts_with(kSampling)) path.erase(0, kSampling.size());
+  for (const auto& [v1, http] : names) {
+    if (!path.starts_with(v1)) continue;
+    const std::string rest = path.substr(v1.size());
+    if (!rest.empty() && rest[0] != '.' && rest[0] != '[') continue;  // a longer name
+    path = http + rest;
+    break;
   }
+  if (const size_t ids = path.find(kIds); ids != std::string::npos) path.erase(ids, kIds.size());
+  if (path.ends_with(kText)) path.resize(path.size() - kText.size());
   return FieldError(path, field.problem);
 }
 

@@ -5,7 +5,9 @@
 #ifndef LSSAR_SERVER_HTTP_OPENAI_REQUEST_H_
 #define LSSAR_SERVER_HTTP_OPENAI_REQUEST_H_
 
+#include <array>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,9 +25,9 @@ namespace lssar {
 
 struct CompletionRequest {
   bool is_chat = false;
-  std::vector<v1::GenerateRequest> prompts;  // >= 1
-  int max_tokens = 0;                        // 0: nothing is generated
-  bool has_max_tokens = false;  // else it is a default, cut to what the context has left
+  std::vector<v1::GenerateRequest> prompts;     // >= 1
+  int max_tokens = 0;                           // 0: nothing is generated
+  std::string max_tokens_field = "max_tokens";  // that the client has sent
   bool echo = false;
   int num_logprobs = -1;         // -1: none; N: the token's own, and the N best
   int num_prompt_logprobs = -1;  // vLLM's field of that name
@@ -54,6 +56,7 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const nlohmann::json& body);
 struct EmbeddingRequest {
   v1::EmbedRequest message;
   bool is_base64 = false;  // encoding_format
+  bool is_list = false;    // of inputs
 };
 absl::StatusOr<EmbeddingRequest> ReadEmbedding(const nlohmann::json& body);
 
@@ -65,6 +68,9 @@ absl::StatusOr<AttentionRequest> ReadAttention(const nlohmann::json& body);
 
 // `messages` of a chat.
 absl::StatusOr<v1::Chat> ReadChatMessages(const nlohmann::json& messages);
+// `max_tokens`: of a chat, the value of `field`; nullopt: what the context has left.
+absl::Status SetChatTokens(const std::string& field, std::optional<int64_t> max_tokens,
+                           CompletionRequest* request, v1::GenerateRequest* shared);
 // The fields add_generation_prompt and continue_final_message.
 absl::Status ReadChatEnd(const BodyFields& fields, v1::Chat* chat);
 
@@ -72,6 +78,7 @@ absl::Status ReadChatEnd(const BodyFields& fields, v1::Chat* chat);
 // of the prompt go into `shared`.
 absl::Status ReadGenerateFields(const BodyFields& fields, CompletionRequest* request,
                                 v1::GenerateRequest* shared);
+inline constexpr std::array<std::string_view, 1> kTextParts = {"text"};
 // Text, or a list of parts of one of `types`.
 absl::StatusOr<std::string> ReadContent(const std::string& field, const nlohmann::json& content,
                                         std::span<const std::string_view> types);
@@ -84,11 +91,21 @@ int32_t Clamped(int64_t value);
 absl::StatusOr<std::string> ReadModelName(const nlohmann::json& body,
                                           std::span<const std::string> names);
 
-// An error of parse_request.h in the names that the HTTP API has for the fields: "sampling.top_p is
-// 2; ..." becomes "top_p is 2; ...". `prompt_field`: what the text or the token ids came from.
-// `constraint_field`: what the constraint came from.
-absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field,
-                           const std::string& constraint_field = {});
+// What a path calls fields of lssar.v1 that have other names there.
+struct FieldName {
+  std::string_view v1;
+  std::string http;
+};
+using FieldNames = std::vector<FieldName>;
+
+// `field`: what the text, the token ids or the chat came from.
+FieldNames PromptNames(const std::string& field);
+// The fields of a GenerateRequest.
+FieldNames GenerateNames(const CompletionRequest& request, const std::string& prompt_field);
+
+// An error of parse_request.h in the names that a path has for the fields: "sampling.top_p is 2;
+// ..." becomes "top_p is 2; ...". Where lssar.v1 has a TextOrTokens, a body has a string or a list.
+absl::Status WithHttpNames(const absl::Status& status, const FieldNames& names);
 
 }  // namespace lssar
 

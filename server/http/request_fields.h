@@ -29,7 +29,6 @@ inline constexpr BodyKinds kMessagesBody = 1 << 12;  // also /v1/messages/count_
 inline constexpr BodyKinds kInputItem = 1 << 13;     // input[i] of /v1/responses
 inline constexpr BodyKinds kTextConfig = 1 << 14;    // text of /v1/responses
 inline constexpr BodyKinds kBatchBody = 1 << 15;     // POST /v1/batches
-inline constexpr BodyKinds kLastKind = kBatchBody;
 inline constexpr BodyKinds kAnyBody = ((1 << 7) - 1) | kResponsesBody | kMessagesBody;
 
 struct RequestField {

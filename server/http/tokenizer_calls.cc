@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<int32_t>> IdsOfChat(v1::Chat chat, const ParseContext
   context.max_text_bytes = limits::kMaxTokenizeBytes;
   context.max_model_len = std::numeric_limits<int>::max();  // a count is no request to generate
   auto parsed = ParseGenerate(request, context);
-  if (!parsed.ok()) return WithHttpNames(parsed.status(), "messages");
+  if (!parsed.ok()) return WithHttpNames(parsed.status(), PromptNames("messages"));
   return std::move(parsed->request.prompt);
 }
 
@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<int32_t>> IdsOfText(const std::string& text, bool add
   request.set_add_bos(add_special_tokens && checkpoint.add_bos &&
                       checkpoint.config.bos_id.has_value());
   auto ids = ParseTokenize(request, context);
-  if (!ids.ok()) return WithHttpNames(ids.status(), "prompt");
+  if (!ids.ok()) return WithHttpNames(ids.status(), PromptNames("prompt"));
   return ids;
 }
 
@@ -127,7 +127,7 @@ absl::StatusOr<std::string> DetokenizeJson(const HttpRequest& http, const CallCo
   v1::DetokenizeRequest request;
   request.mutable_ids()->Assign(ids.begin(), ids.end());
   auto checked = ParseDetokenize(request, context);
-  if (!checked.ok()) return WithHttpNames(checked.status(), "tokens");
+  if (!checked.ok()) return WithHttpNames(checked.status(), {{"ids", "tokens"}});
   // vLLM's default: the text has all that the ids say.
   const std::string text = Decode(*context.checkpoint->tokenizer, *checked, skips.value_or(false));
   return StrCat("{\"prompt\":", JsonString(text), "}");

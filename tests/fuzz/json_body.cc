@@ -15,7 +15,7 @@ namespace lssar {
 namespace {
 
 void CheckError(const absl::Status& status, const std::string& prompt_field) {
-  const absl::Status renamed = WithHttpNames(status, prompt_field);
+  const absl::Status renamed = WithHttpNames(status, PromptNames(prompt_field));
   LSSAR_CHECK(renamed.code() == status.code() && !renamed.message().empty());
   LSSAR_CHECK(!absl::StartsWith(renamed.message(), "sampling."));
 }

@@ -289,7 +289,7 @@ class OpenApiTest(unittest.TestCase):
               status: str = "200") -> None:
         response = api["paths"][path][method]["responses"][status]
         if "$ref" in response:
-            response = api["components"]["responses"]["Error"]
+            response = api["components"]["responses"][response["$ref"].rpartition("/")[2]]
         self.assertEqual(problems(value, response["content"][kind]["schema"], api), [])
 
     def test_answers(self) -> None:
@@ -305,9 +305,12 @@ class OpenApiTest(unittest.TestCase):
         for fields in ({}, {"system": "x", "stop_sequences": ["a", "e"]}):
             self.check("/v1/messages", "post", server.post("/v1/messages", {
                 "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20, **fields}))
-        wrong = server.request("POST", "/v1/messages", {"messages": [], "max_tokens": 1})
-        self.assertEqual(wrong.status, 400)
-        self.check("/v1/messages", "post", wrong.json(), status="default")
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            wrong = server.request("POST", path, {"messages": [], "max_tokens": 1})
+            self.assertEqual(wrong.status, 400)
+            self.check(path, "post", wrong.json(), status="default")
+        gone = server.request("DELETE", "/v1/messages/msg_none")
+        self.check("/v1/messages/{id}", "delete", gone.json(), status="default")
         self.check("/v1/score", "post", server.post("/v1/score", {"items": [
             {"context": "One", "continuations": [" two", " three"]}, {"continuations": ["x"]}],
             "logprobs": 2}))
@@ -486,7 +489,7 @@ class ScoreTest(unittest.TestCase):
         good = server.post("/v1/score", {"items": items[:1]})["data"][0]
         self.assertEqual(reply["data"][0], good)
         for index, param in ((1, "items[1].continuations[1]"),
-                             (2, "items[2].context.tokens.ids[0]")):
+                             (2, "items[2].context[0]")):
             item = reply["data"][index]
             self.assertEqual((item["index"], item["error"]["param"]), (index, param))
             self.assertEqual(item["error"]["type"], "invalid_request_error")

@@ -249,6 +249,17 @@ TEST_F(BatchStoreTest, LimitsAreNamed) {
   EXPECT_TRUE(absl::IsNotFound(store->FindBatch("bob", oldest).status()));
 }
 
+TEST_F(BatchStoreTest, ABatchThatCannotBeWrittenReplacesNone) {
+  const auto store = Open();
+  const std::string file = store->AddFile("bob", "a", "x\n")->id;
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(store->AddBatch(NewBatch("bob", file)).ok());
+  const std::string oldest = store->Unfinished()[0].id;
+  ASSERT_TRUE(store->End(oldest, BatchState::kFailed, "code", "why").ok());
+  std::filesystem::remove_all(directory_.Path());
+  EXPECT_TRUE(absl::IsInternal(store->AddBatch(NewBatch("bob", file)).status()));
+  EXPECT_TRUE(store->FindBatch("bob", oldest).ok());
+}
+
 TEST_F(BatchStoreTest, ABrokenDirectoryIsRefusedWithASentence) {
   const auto missing = BatchStore::Open({.directory = "/nonexistent"});
   EXPECT_TRUE(absl::IsNotFound(missing.status()));

@@ -23,21 +23,33 @@ TEST(FieldErrorTest, CarriesThePathAndTheProblem) {
 }
 
 TEST(FieldErrorTest, HttpHasNamesOfItsOwn) {
-  const auto in_http = [](const std::string& path) {
-    return FieldProblemOf(WithHttpNames(FieldError(path, "is 2"), "input")).path;
+  const auto in_http = [](const std::string& path, const FieldNames& names) {
+    return FieldProblemOf(WithHttpNames(FieldError(path, "is 2"), names)).path;
   };
-  EXPECT_EQ(in_http("sampling.top_p"), "top_p");
-  EXPECT_EQ(in_http("stop_strings[3]"), "stop[3]");
-  EXPECT_EQ(in_http("tokens.ids[1]"), "input[1]");
-  EXPECT_EQ(in_http("inputs[2].text"), "input[2].text");
-  EXPECT_EQ(in_http("text"), "input");
-  EXPECT_EQ(in_http("chat.messages[0].role"), "input[0].role") << "messages, where it is them";
-  EXPECT_EQ(in_http("prompt_logprobs"), "prompt_logprobs") << "it only begins like prompt";
-  EXPECT_EQ(in_http("n"), "n");
-  EXPECT_EQ(WithHttpNames(RefusedField("chat", "no user"), "messages").message(),
+  CompletionRequest chat;
+  chat.is_chat = true;
+  chat.max_tokens_field = "max_output_tokens";
+  chat.constraint.name = "text.format.schema";
+  const FieldNames names = GenerateNames(chat, "input");
+  EXPECT_EQ(in_http("sampling.top_p", names), "top_p");
+  EXPECT_EQ(in_http("stop_strings[3]", names), "stop[3]");
+  EXPECT_EQ(in_http("tokens.ids[1]", names), "input[1]");
+  EXPECT_EQ(in_http("text", names), "input");
+  EXPECT_EQ(in_http("chat.messages[0].role", names), "input[0].role") << "messages, if it is them";
+  EXPECT_EQ(in_http("prompt_logprobs", names), "prompt_logprobs") << "it only begins like prompt";
+  EXPECT_EQ(in_http("n", names), "n");
+  EXPECT_EQ(in_http("logprobs", names), "top_logprobs") << "logprobs of a chat is no number";
+  EXPECT_EQ(in_http("max_tokens", names), "max_output_tokens");
+  EXPECT_EQ(in_http("json_schema", names), "text.format.schema");
+  EXPECT_EQ(in_http("logprobs", GenerateNames({}, "prompt")), "logprobs");
+  EXPECT_EQ(in_http("inputs[2].text", {{"inputs", "input"}}), "input[2]");
+  EXPECT_EQ(in_http("inputs[0].tokens.ids[7]", {{"inputs[0]", "input"}}), "input[7]");
+  EXPECT_EQ(in_http("items[2].context.tokens.ids[0]", {}), "items[2].context[0]");
+  EXPECT_EQ(in_http("items[2].continuations[1].text", {}), "items[2].continuations[1]");
+  EXPECT_EQ(WithHttpNames(RefusedField("chat", "no user"), PromptNames("messages")).message(),
             "messages is refused: no user");
   const absl::Status other = absl::FailedPreconditionError("text is text, and ...");
-  EXPECT_EQ(WithHttpNames(other, "input"), other);
+  EXPECT_EQ(WithHttpNames(other, names), other);
 }
 
 }  // namespace

@@ -3,13 +3,16 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/str_cat.h"
+#include "server/grpc/retry_delay.h"
 #include "tests/server/parse_fixture.h"
+#include "tests/server/poll_until.h"
 
 namespace lssar {
 namespace {
@@ -72,13 +75,53 @@ TEST_F(ConstraintTest, MemoryIsBounded) {
   EXPECT_GT(cache_.NumBytes(), kMaxGrammarCacheBytes / 2);
 }
 
+TEST_F(ConstraintTest, GrammarsThatRequestsHoldTakeTheMemory) {
+  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+  GrammarCache one(&Zoo(), /*max_compiling=*/1, /*max_bytes=*/1);
+  const auto get = [&one](const std::string& text) {
+    return one.Get({.kind = GrammarSource::Kind::kRegex, .text = text}, Never);
+  };
+  auto held = get("a").value();
+  const auto refused = get("b");
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("the constraints of running requests have"));
+  EXPECT_EQ(get("a").value(), held) << "what is held is kept";
+  held = nullptr;
+  EXPECT_TRUE(get("b").ok());
+}
+
 TEST_F(ConstraintTest, ACallThatHasEndedDoesNotWait) {
   if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
-  GrammarCache none(&Zoo(), 0);
+  GrammarCache none(&Zoo(), /*max_compiling=*/0);
   const GrammarSource source = {.kind = GrammarSource::Kind::kRegex, .text = "a"};
   EXPECT_EQ(none.Get(source, [] { return true; }).status().code(), absl::StatusCode::kCancelled);
   const auto refused = none.Get(source, Never);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(ConstraintTest, CallsThatWaitHoldNoWorkerAndHaveALimit) {
+  GrammarCache none(&Zoo(), /*max_compiling=*/0);
+  const GrammarSource source = {.kind = GrammarSource::Kind::kRegex, .text = "a"};
+  std::atomic<bool> is_over = false;
+  std::atomic<int> num_small = 0;
+  WorkerPool workers({.num_threads = 2});
+  const auto wait = [&] {
+    EXPECT_FALSE(none.Get(
+                         source, [&] { return is_over.load(); }, &workers)
+                     .ok());
+  };
+  absl::Status refused;
+  EXPECT_TRUE(PollUntil([&] {
+    for (int i = 0; i < 8; ++i) workers.Submit(10, wait).IgnoreError();
+    refused = none.Get(source, [] { return true; }).status();
+    return absl::IsResourceExhausted(refused);
+  }));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("64 requests wait for constraints"));
+  EXPECT_EQ(RetryDelay(refused), absl::FromChrono(kMaxGrammarWait));
+  EXPECT_TRUE(workers.Submit(10, [&] { ++num_small; }).ok());
+  EXPECT_TRUE(PollUntil([&] { return num_small == 1; }));
+  is_over = true;
 }
 
 TEST_F(ConstraintTest, BadFieldsAreNamed) {

@@ -252,6 +252,21 @@ TEST_F(HttpTransportTest, AProducerHearsWhenTheClientIsBehindAndWhenItHasCaughtU
   close(client);
 }
 
+TEST(HttpExchangeTest, EachAnswerTellsItsStatus) {
+  const auto status_of = [](const auto& answer) {
+    HttpRequest request;
+    request.method = "GET";
+    HttpExchange exchange(std::move(request), {}, {.wake = [] {}, .run_later = {}});
+    EXPECT_EQ(exchange.SentStatus(), 0);
+    answer(exchange);
+    return exchange.SentStatus();
+  };
+  EXPECT_EQ(status_of([](HttpExchange& exchange) { exchange.Reply({.status = 404, .body = ""}); }),
+            404);
+  EXPECT_EQ(status_of([](HttpExchange& exchange) { exchange.BeginStream(); }), 200);
+  EXPECT_EQ(status_of([](HttpExchange& exchange) { exchange.BeginBody("text/plain", 1); }), 200);
+}
+
 TEST(HttpExchangeTest, AStreamWithNothingToSendGetsComments) {
   HttpRequest request;
   request.method = "GET";

@@ -8,9 +8,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "base/str_cat.h"
 #include "server/api/call_context.h"
 #include "server/api/sub_requests.h"
+#include "server/http/http_codec.h"
+#include "server/http/openai_reply.h"
+#include "tests/server/loaded_fake_model.h"
 
 namespace lssar {
 namespace {
@@ -55,6 +61,36 @@ TEST(CallContextTest, LargeRepliesAreCountedUntilTheirCallsEnd) {
   EXPECT_TRUE(budget.Take(9'999).ok()) << "an ended call still holds memory";
 }
 
+TEST(CallContextTest, AStreamThatRepeatsItsAnswerHoldsMemoryForEachCopy) {
+  const Log log("off");
+  const auto access = AccessControl::Open("", &log);
+  AdmissionControl admission(/*max_calls=*/2, access->get());
+  const auto model = LoadFakeModel();
+  ASSERT_TRUE(model.ok()) << model.status();
+  admission.Open(model->get());
+  for (const auto& [stream, num_bytes] :
+       {std::pair("false", 1000 * ChatLogprobs::kBytesPerLogprob),
+        std::pair("true", 5 * 1000 * ChatLogprobs::kBytesPerLogprob)}) {
+    MemoryBudget budget("replies", 1'000'000);
+    CallContext context(
+        {.rpc = "POST /v1/responses"},
+        {.admission = &admission, .reply_memory = &budget, .stream = {.buffer_bytes = 1}});
+    ASSERT_TRUE(context.Admit(KeyRole::kUser).ok());
+    HttpExchange exchange({}, {}, {.wake = [] {}, .run_later = {}});
+    const HttpMethod method = MakeResponse();
+    method.codec->Bind(&context, &exchange);
+    HttpRequest request;
+    request.body =
+        StrCat(R"({"input":"a","include":["message.output_text.logprobs"],"stream":)", stream, "}");
+    ASSERT_TRUE(method.codec->Decode(request).ok());
+    std::vector<SubRequest> items(1);
+    items[0].request.params = GenerateParams{.max_tokens = 1000, .num_logprobs = 0};
+    ASSERT_TRUE(method.codec->OnParsed(&context, items).ok());
+    EXPECT_TRUE(budget.Take(1'000'000 - num_bytes).ok()) << stream;
+    EXPECT_FALSE(budget.Take(1).ok()) << stream;
+  }
+}
+
 class RecordingOwner final : public SubRequests::Owner {
  public:
   bool HasSpaceForItems() const override { return true; }
@@ -84,6 +120,27 @@ TEST(SubRequestsTest, ItemsForWhichThereIsNoMemoryEndTheCall) {
     EXPECT_THAT(std::string(owner.end->message()), HasSubstr("holds 5000 bytes"));
   }
   EXPECT_TRUE(budget.Take(5'000).ok()) << "what was refused is still counted";
+}
+
+TEST(SubRequestsTest, SteeringThatItemsShareIsCountedOnce) {
+  MemoryBudget budget("requests", 100'000);
+  CallContext context({.rpc = "Embed"}, {.request_memory = &budget});
+  RecordingOwner owner;
+  Steering steering;
+  steering.vectors.push_back({.values = std::vector<float>(10'000)});
+  const auto shared = std::make_shared<const Steering>(std::move(steering));
+  std::vector<SubRequest> items(10);
+  for (SubRequest& item : items) {
+    item.request.prompt.resize(10);
+    item.request.steering = shared;
+    item.known = RequestStats{};
+  }
+  ASSERT_TRUE(budget.Take(50'000).ok());
+  SubRequests requests(&context, &owner);
+  requests.Start(std::move(items));
+  ASSERT_TRUE(owner.end);
+  EXPECT_TRUE(owner.end->ok()) << *owner.end;
+  EXPECT_TRUE(budget.Take(50'000).ok()) << "the ended call still holds memory";
 }
 
 TEST(SubRequestsTest, ItemsGiveTheirMemoryBack) {

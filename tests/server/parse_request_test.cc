@@ -538,6 +538,40 @@ TEST_F(ParseRequestTest, AChatMayContinueItsLastMessage) {
   EXPECT_THAT(prompt(), HasSubstr("ends with a message without text"));
 }
 
+// ChatML ends each message with a text in which a short content may occur.
+TEST_F(ParseRequestTest, AContinuedMessageMayOccurInWhatTheTemplateWritesBehindIt) {
+  Checkpoint checkpoint = ZooCheckpointWithoutWeights();
+  ParseContext context = Context();
+  context.checkpoint = &checkpoint;
+  const auto prompt = [&](const std::string& content, const std::string& written) -> std::string {
+    checkpoint.chat_template =
+        ChatTemplate::Parse("{% for m in messages %}<|im_start|>{{ m.role }}\n" + written +
+                            "<|im_end|>\n{% endfor %}")
+            .value();
+    v1::GenerateRequest request;
+    request.set_echo(true);
+    v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+    message.set_role("assistant");
+    message.set_content(content);
+    request.mutable_chat()->set_continue_final_message(true);
+    const auto call = ParseGenerate(request, context);
+    return call.ok() ? call->echo : std::string(call.status().message());
+  };
+  const std::string begin = "<|im_start|>assistant\n";
+  for (const std::string content : {"<", "m", "end", "|", "\n<|im_end|>", "Once "}) {
+    const std::string trimmed = content.substr(content.find_first_not_of('\n'));
+    EXPECT_EQ(prompt(content, "{{ m.content }}"), begin + content);
+    EXPECT_EQ(prompt(content, "{{ m.content | trim }}"),
+              begin + (content == "Once " ? "Once" : trimmed));
+  }
+  // Contents that the template drops, changes, or writes twice.
+  for (const std::string written :
+       {"", "{{ m.content }}{{ m.content }}",
+        "{% if m.content == 'm' %}a{{ m.content }}{% else %}b{{ m.content }}{% endif %}"}) {
+    EXPECT_THAT(prompt("m", written), HasSubstr("whose content the chat template changes"));
+  }
+}
+
 TEST_F(ParseRequestTest, MinTokensNeedsAnIdThatDoesNotEndTheText) {
   v1::GenerateRequest request = HelloRequest();
   request.set_max_tokens(4);

@@ -118,6 +118,16 @@ class RequestFieldsTest : public testing::Test {
     return reply["error"]["message"];
   }
 
+  // The field that the error of `body` names.
+  std::string ParamOf(const std::string& path, const std::string& body) {
+    const HttpTarget target{.host = "127.0.0.1", .port = server_.GetServer().HttpPort()};
+    const auto reply = SendRequest(target, "POST", path, {}, body);
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    const Json json = Json::parse(reply.ok() ? reply->body : "", nullptr, false);
+    const Json::json_pointer param("/error/param");
+    return json.contains(param) && json[param].is_string() ? json[param] : "";
+  }
+
   TestServer server_{{.max_model_len = 256}};
   std::map<const Body*, std::string> plain_;  // the reply without a further field
 };
@@ -162,12 +172,69 @@ TEST_F(RequestFieldsTest, TheNearestNameIsSuggested) {
   EXPECT_THAT(ExpectRejection(completion, "suffix", "end"), HasSubstr("is \"end\"; "));
 }
 
+TEST_F(RequestFieldsTest, AnErrorNamesTheFieldAsItsPathDoes) {
+  const std::string chat = R"("messages":[{"role":"user","content":"a"}])";
+  struct Case {
+    std::string path, body, param;
+  };
+  for (const Case& one : std::vector<Case>{
+           {"/v1/score", R"({"items":[{"context":[99999],"continuations":["a"]}]})",
+            "items[0].context[0]"},
+           {"/v1/score", R"({"items":[{"context":"a","continuations":[[5,99999]]}]})",
+            "items[0].continuations[0][1]"},
+           {"/v1/embeddings", R"({"input":[5,99999]})", "input[1]"},
+           {"/v1/embeddings", R"({"input":[]})", "input"},
+           {"/v1/embeddings", R"({"input":[[5],[5,99999]]})", "input[1][1]"},
+           {"/v1/completions", R"({"prompt":"a","max_tokens":1000})", "max_tokens"},
+           {"/v1/completions", R"({"prompt":"a","max_completion_tokens":1000})",
+            "max_completion_tokens"},
+           {"/v1/completions", R"({"prompt":"a","logprobs":50})", "logprobs"},
+           {"/v1/completions", R"({"prompt":"a","stop":[""]})", "stop[0]"},
+           {"/v1/chat/completions", "{" + chat + R"(,"max_tokens":1000})", "max_tokens"},
+           {"/v1/chat/completions", "{" + chat + R"(,"max_completion_tokens":1000})",
+            "max_completion_tokens"},
+           {"/v1/chat/completions", "{" + chat + R"(,"logprobs":true,"top_logprobs":50})",
+            "top_logprobs"},
+           {"/v1/responses", R"({"input":"a","max_output_tokens":1000})", "max_output_tokens"},
+           {"/v1/responses",
+            R"({"input":"a","include":["message.output_text.logprobs"],"top_logprobs":50})",
+            "top_logprobs"},
+           {"/v1/responses", R"({"input":"a","stop":[""]})", "stop[0]"},
+           {"/v1/messages", "{" + chat + R"(,"max_tokens":1000})", "max_tokens"},
+           {"/v1/messages", "{" + chat + R"(,"max_tokens":5,"stop_sequences":["x",""]})",
+            "stop_sequences[1]"},
+           {"/v1/attention", R"({"prompt":[5,99999]})", "prompt[1]"}}) {
+    EXPECT_EQ(ParamOf(one.path, one.body), one.param) << one.path << " " << one.body;
+  }
+}
+
+TEST_F(RequestFieldsTest, ErrorsBelowMessagesHaveAnthropicsShape) {
+  const auto reply_to = [this](const std::string& method, const std::string& path,
+                               const std::string& body) {
+    const HttpTarget target{.host = "127.0.0.1", .port = server_.GetServer().HttpPort()};
+    const auto reply = SendRequest(target, method, path, {}, body);
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return Json::parse(reply.ok() ? reply->body : "", nullptr, false);
+  };
+  const Json bad = Json::parse(R"({"type":"error","error":{"type":"invalid_request_error",
+                                   "message":"messages is missing","param":"messages"}})");
+  EXPECT_EQ(reply_to("POST", "/v1/messages", R"({"max_tokens":1})"), bad);
+  EXPECT_EQ(reply_to("POST", "/v1/messages/count_tokens", "{}"), bad);
+  for (const std::string path : {"/v1/messages/msg_none", "/v1/messages/a/b"}) {
+    const Json gone = reply_to("DELETE", path, "");
+    EXPECT_EQ(gone["type"], "error") << gone;
+    EXPECT_EQ(gone["error"]["type"], "not_found_error") << gone;
+  }
+  EXPECT_EQ(reply_to("GET", "/v1/messages/msg_none", "")["type"], "error");
+  EXPECT_EQ(reply_to("POST", "/v1/messages2", "{}")["error"]["code"], "not_found");
+}
+
 TEST(RequestFieldTableTest, ANameHasOneRowForEachKind) {
   std::set<std::pair<BodyKinds, std::string>> seen;
   for (const RequestField& field : RequestFields()) {
     EXPECT_FALSE(field.name.empty());
     EXPECT_EQ(field.verdict == kRefused, !field.reason.empty()) << field.name;
-    for (BodyKinds kind = 1; kind <= kLastKind; kind *= 2) {
+    for (BodyKinds kind = 1; kind != 0; kind *= 2) {
       if ((field.kinds & kind) == 0) continue;
       EXPECT_TRUE(seen.emplace(kind, field.name).second) << field.name;
     }
