@@ -61,6 +61,7 @@ const std::vector<Body>& Bodies() {
       {kInputItem, "/v1/responses", kResponse, "/input/0", "input[0]."},
       {kTextConfig, "/v1/responses", kResponse, "/text", "text."},
       {kMessagesBody, "/v1/messages", kAnthropic},
+      {kMessagesBody, "/v1/messages/count_tokens", kAnthropic},
       {kScoreItem, "/v1/score", R"({"items":[{"context":[8],"continuations":[[3]]}]})", "/items/0",
        "items[0]."},
       {kStreamOptions, "/v1/completions", kStream, "/stream_options", "stream_options."},
@@ -203,6 +204,10 @@ TEST_F(RequestFieldsTest, AnErrorNamesTheFieldAsItsPathDoes) {
            {"/v1/messages", "{" + chat + R"(,"max_tokens":1000})", "max_tokens"},
            {"/v1/messages", "{" + chat + R"(,"max_tokens":5,"stop_sequences":["x",""]})",
             "stop_sequences[1]"},
+           {"/v1/messages/count_tokens", "{" + chat + R"(,"stop_sequences":["x",""]})",
+            "stop_sequences[1]"},
+           {"/v1/messages/count_tokens", "{" + chat + R"(,"temperature":-1})", "temperature"},
+           {"/v1/messages/count_tokens", "{" + chat + R"(,"max_tokens":0})", "max_tokens"},
            {"/v1/attention", R"({"prompt":[5,99999]})", "prompt[1]"}}) {
     EXPECT_EQ(ParamOf(one.path, one.body), one.param) << one.path << " " << one.body;
   }
