@@ -279,5 +279,18 @@ TEST(RequestFieldTableTest, OpenApiHasWhatIsServed) {
   }
 }
 
+TEST_F(RequestFieldsTest, APenaltyThatFp32DoesNotHaveIsAboveZero) {
+  const std::string start = R"({"prompt":"a","max_tokens":2,"repetition_penalty":)";
+  const auto status_of = [this, &start](const std::string& penalty) {
+    const HttpTarget target{.host = "127.0.0.1", .port = server_.GetServer().HttpPort()};
+    const auto reply = SendRequest(target, "POST", "/v1/completions", {}, start + penalty + "}");
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return reply.ok() ? reply->status : 0;
+  };
+  EXPECT_EQ(status_of("1e-300"), 200);
+  EXPECT_EQ(status_of("1e-45"), 200);
+  for (const char* const bad : {"0", "-1e-300", "10.1", "1e300"}) EXPECT_EQ(status_of(bad), 400);
+}
+
 }  // namespace
 }  // namespace lssar
