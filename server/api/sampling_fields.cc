@@ -117,10 +117,9 @@ std::string SamplingFieldSchemas() {
                   ? "\"minimum\": -1"
                   : StrCat(field.excludes_low ? "\"exclusiveMinimum\": " : "\"minimum\": ",
                            number.low);
-          const std::string high = High(number);
           return StrCat("\"", field.name, "\": {\"type\": [\"",
                         field.IsInteger() ? "integer" : "number", "\", \"null\"], ", low,
-                        high == "vocabulary" ? "" : ", \"maximum\": " + high,
+                        ", \"maximum\": ", number.high,
                         ", \"default\": ", SamplingParams().*number.param, ", \"description\": \"",
                         field.help, field.has_minus_one ? "; -1: the default" : "", "\"}");
         },

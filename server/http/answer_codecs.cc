@@ -260,11 +260,7 @@ class ResponseCodec final : public AnswerCodec {
 class MessageCodec final : public AnswerCodec {
  public:
   using AnswerCodec::AnswerCodec;
-  FieldNames Names() const override {
-    FieldNames names = GenerateNames(Request().completion, "messages");
-    names.insert(names.begin(), {"stop_strings", "stop_sequences"});
-    return names;
-  }
+  FieldNames Names() const override { return MessageNames(Request().completion); }
 
  private:
   absl::StatusOr<AnswerRequest> Read(const nlohmann::json& body) const override {

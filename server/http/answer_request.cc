@@ -9,6 +9,7 @@
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "server/http/body_fields.h"
 #include "server/http/json_text.h"
 #include "server/http/request_fields.h"
 
@@ -142,6 +143,10 @@ absl::StatusOr<AnswerRequest> ReadResponse(const Json& body) {
   return request;
 }
 
+namespace {
+
+// `system` and `messages` of /v1/messages. Where the last message is the assistant's, the answer
+// continues it.
 absl::StatusOr<v1::Chat> ReadAnthropicChat(const BodyFields& fields) {
   v1::Chat system;
   if (const Json* text = fields.Find("system")) {
@@ -165,14 +170,14 @@ absl::StatusOr<v1::Chat> ReadAnthropicChat(const BodyFields& fields) {
   return system;
 }
 
-absl::StatusOr<AnswerRequest> ReadMessage(const Json& body) {
+absl::StatusOr<AnswerRequest> ReadAnthropic(const Json& body, bool needs_max_tokens) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckFields(kMessagesBody, fields));
   AnswerRequest request;
   v1::GenerateRequest shared;
   RETURN_IF_ERROR(ReadGenerateFields(fields, &request.completion, &shared));
   ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
-  if (!max_tokens) return FieldError("max_tokens", "is missing");
+  if (!max_tokens && needs_max_tokens) return FieldError("max_tokens", "is missing");
   RETURN_IF_ERROR(SetChatTokens("max_tokens", max_tokens, &request.completion, &shared));
   if (const Json* stops = fields.Find("stop_sequences")) {
     ASSIGN_OR_RETURN(request.stop_sequences, ReadStrings("stop_sequences", *stops));
@@ -181,6 +186,22 @@ absl::StatusOr<AnswerRequest> ReadMessage(const Json& body) {
   ASSIGN_OR_RETURN(*shared.mutable_chat(), ReadAnthropicChat(fields));
   request.completion.prompts.push_back(std::move(shared));
   return request;
+}
+
+}  // namespace
+
+absl::StatusOr<AnswerRequest> ReadMessage(const Json& body) {
+  return ReadAnthropic(body, /*needs_max_tokens=*/true);
+}
+
+absl::StatusOr<AnswerRequest> ReadCountedMessage(const Json& body) {
+  return ReadAnthropic(body, /*needs_max_tokens=*/false);
+}
+
+FieldNames MessageNames(const CompletionRequest& request) {
+  FieldNames names = GenerateNames(request, "messages");
+  names.insert(names.begin(), {"stop_strings", "stop_sequences"});
+  return names;
 }
 
 }  // namespace lssar

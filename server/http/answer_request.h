@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "lssar/v1/inference.pb.h"
-#include "server/http/body_fields.h"
 #include "server/http/openai_request.h"
 
 namespace lssar {
@@ -27,9 +26,11 @@ struct AnswerRequest {
 absl::StatusOr<AnswerRequest> ReadResponse(const nlohmann::json& body);
 absl::StatusOr<AnswerRequest> ReadMessage(const nlohmann::json& body);
 
-// `system` and `messages` of /v1/messages. Where the last message is the assistant's, the answer
-// continues it.
-absl::StatusOr<v1::Chat> ReadAnthropicChat(const BodyFields& fields);
+// The body of /v1/messages/count_tokens: that of /v1/messages, which may lack max_tokens.
+absl::StatusOr<AnswerRequest> ReadCountedMessage(const nlohmann::json& body);
+
+// GenerateNames of /v1/messages.
+FieldNames MessageNames(const CompletionRequest& request);
 
 }  // namespace lssar
 

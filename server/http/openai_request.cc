@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -58,7 +59,13 @@ absl::Status ReadSampling(const BodyFields& fields, v1::Sampling* sampling) {
   for (const SamplingField& field : SamplingFields()) {
     if (const auto* number = std::get_if<SamplingValue<float>>(&field.value)) {
       ASSIGN_OR_RETURN(const std::optional<double> value, fields.Number(field.name));
-      if (value) (sampling->*number->set)(float(*value));
+      if (!value) continue;
+      auto narrow = float(*value);
+      // A number above an end that is excluded is above it in fp32, too.
+      if (field.excludes_low && *value > double{number->low}) {
+        narrow = std::max(narrow, std::nextafter(number->low, number->high));
+      }
+      (sampling->*number->set)(narrow);
     } else {
       const auto& integer = std::get<SamplingValue<int32_t>>(field.value);
       ASSIGN_OR_RETURN(const std::optional<int64_t> value, fields.Int(field.name));

@@ -32,15 +32,14 @@ std::optional<int32_t> ControlToken(const std::string& text, const Checkpoint& c
   return std::nullopt;
 }
 
-absl::StatusOr<std::vector<int32_t>> IdsOfChat(v1::Chat chat, const ParseContext& given) {
-  v1::GenerateRequest request;
-  *request.mutable_chat() = std::move(chat);
-  request.set_max_tokens(1);
+// `names`: of the request's fields in the body.
+absl::StatusOr<std::vector<int32_t>> IdsOfChat(const v1::GenerateRequest& request,
+                                               const FieldNames& names, const ParseContext& given) {
   ParseContext context = given;
   context.max_text_bytes = limits::kMaxTokenizeBytes;
   context.max_model_len = std::numeric_limits<int>::max();  // a count is no request to generate
   auto parsed = ParseGenerate(request, context);
-  if (!parsed.ok()) return WithHttpNames(parsed.status(), PromptNames("messages"));
+  if (!parsed.ok()) return WithHttpNames(parsed.status(), names);
   return std::move(parsed->request.prompt);
 }
 
@@ -83,7 +82,10 @@ absl::StatusOr<std::string> TokenizeJson(const HttpRequest& request, const CallC
   RETURN_IF_ERROR(ReadChatEnd(fields, &chat));  // of a prompt, too: a wrong type is told
   std::vector<int32_t> ids;
   if (messages != nullptr) {
-    ASSIGN_OR_RETURN(ids, IdsOfChat(std::move(chat), context));
+    v1::GenerateRequest count;
+    *count.mutable_chat() = std::move(chat);
+    count.set_max_tokens(1);
+    ASSIGN_OR_RETURN(ids, IdsOfChat(count, PromptNames("messages"), context));
   } else {
     ASSIGN_OR_RETURN(ids, IdsOfText(*prompt, special.value_or(true), context));
   }
@@ -107,10 +109,9 @@ absl::StatusOr<std::string> CountTokensJson(const HttpRequest& request, const Ca
   const ParseContext context = call.MakeParseContext();
   ASSIGN_OR_RETURN(const Json body, ParseJson(request.body, context.should_stop));
   RETURN_IF_ERROR(ReadModelName(body, call.Model().ServedNames()).status());
-  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  RETURN_IF_ERROR(CheckFields(kMessagesBody, fields));
-  ASSIGN_OR_RETURN(v1::Chat chat, ReadAnthropicChat(fields));
-  ASSIGN_OR_RETURN(const auto ids, IdsOfChat(std::move(chat), context));
+  ASSIGN_OR_RETURN(const AnswerRequest answer, ReadCountedMessage(body));
+  ASSIGN_OR_RETURN(const auto ids, IdsOfChat(answer.completion.prompts.front(),
+                                             MessageNames(answer.completion), context));
   return StrCat("{\"input_tokens\":", ids.size(), "}");
 }
 

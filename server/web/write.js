@@ -39,7 +39,8 @@ function makeControls(openApi, model) {
   const fields = openApi.components.schemas.CompletionRequest.properties;
   byId("sampling").replaceChildren(
     ...CONTROLS.filter(([name]) => fields[name]).map(([name, label]) =>
-      control(name, label, fields[name], name.endsWith("_tokens") ? model.max_model_len : undefined)),
+      control(name, label, fields[name], name === "top_k" ? model.vocab_size
+        : name.endsWith("_tokens") ? model.max_model_len : undefined)),
     element("div", {}, element("label", { for: "field-stop" }, "Stop strings, one a line"),
       element("textarea", { id: "field-stop", rows: 2 })),
     element("div", {}, element("label", { for: "field-seed" }, "Seed"),

@@ -1,8 +1,8 @@
 """What /openapi.json cannot say, for schemathesis_test.py.
 
 The description is that of every checkpoint: the model's name and the number of ids are put into it
-here. A refusal of a good case is right where it names a limit of several fields together, or of the
-checkpoint; RIGHT lists those.
+here. A refusal of a good case is right where it names a limit of several fields together, of the
+checkpoint, or of a language within a string (JSON, a regex, a grammar); RIGHT lists those.
 """
 
 import os
@@ -23,13 +23,18 @@ RIGHT = re.compile("|".join((
     "and the pool has",  # pages of K and V
     r"top_k is \d+; it must be in \[0, \d+\]",  # the vocabulary
     "^logit_bias id is",
-    r"^(layers|heads|rows)\[\d+\] is",
+    r"^(layers|heads|positions|rows)\[\d+\] is",
     "may be set only where",
     "are both there; send one",  # constraints
     "leaves no id to sample",
     "a message without text; continue_final_message needs some",
     "this server does not allow it",
     "is not available where stream is true",
+    "has no regression head",
+    # Languages within a value.
+    " is not JSON$",
+    "is fitted by no finite value",
+    "is refused: (Regex parsing|EBNF (lexer|parser)) error",
 )))
 
 

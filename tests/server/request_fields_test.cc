@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -21,6 +22,7 @@ namespace {
 
 using Json = nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::StartsWith;
 using enum RequestField::Verdict;
 
@@ -61,6 +63,7 @@ const std::vector<Body>& Bodies() {
       {kInputItem, "/v1/responses", kResponse, "/input/0", "input[0]."},
       {kTextConfig, "/v1/responses", kResponse, "/text", "text."},
       {kMessagesBody, "/v1/messages", kAnthropic},
+      {kMessagesBody, "/v1/messages/count_tokens", kAnthropic},
       {kScoreItem, "/v1/score", R"({"items":[{"context":[8],"continuations":[[3]]}]})", "/items/0",
        "items[0]."},
       {kStreamOptions, "/v1/completions", kStream, "/stream_options", "stream_options."},
@@ -203,6 +206,10 @@ TEST_F(RequestFieldsTest, AnErrorNamesTheFieldAsItsPathDoes) {
            {"/v1/messages", "{" + chat + R"(,"max_tokens":1000})", "max_tokens"},
            {"/v1/messages", "{" + chat + R"(,"max_tokens":5,"stop_sequences":["x",""]})",
             "stop_sequences[1]"},
+           {"/v1/messages/count_tokens", "{" + chat + R"(,"stop_sequences":["x",""]})",
+            "stop_sequences[1]"},
+           {"/v1/messages/count_tokens", "{" + chat + R"(,"temperature":-1})", "temperature"},
+           {"/v1/messages/count_tokens", "{" + chat + R"(,"max_tokens":0})", "max_tokens"},
            {"/v1/attention", R"({"prompt":[5,99999]})", "prompt[1]"}}) {
     EXPECT_EQ(ParamOf(one.path, one.body), one.param) << one.path << " " << one.body;
   }
@@ -272,6 +279,69 @@ TEST(RequestFieldTableTest, OpenApiHasWhatIsServed) {
             &described);
     EXPECT_EQ(described, served) << body.path;
   }
+}
+
+// What is open in a request's schema, with all that it refers to: an object with properties that
+// allows others, an integer without a minimum or maximum. `seen`: schemas by name.
+void FindOpen(const Json& api, const Json& schema, const std::string& place,
+              std::set<std::string>* seen, std::vector<std::string>* open) {
+  if (schema.is_array()) {
+    for (const Json& part : schema) FindOpen(api, part, place, seen, open);
+  }
+  if (!schema.is_object()) return;
+  if (schema.contains("$ref")) {
+    const std::string pointer = schema["$ref"].get<std::string>().substr(1);
+    if (!seen->insert(pointer).second) return;
+    FindOpen(api, api[Json::json_pointer(pointer)], pointer, seen, open);
+  }
+  const auto is_a = [&schema](const Json& name) {
+    if (!schema.contains("type")) return false;
+    const Json& type = schema["type"];
+    return type == name || (type.is_array() && std::ranges::find(type, name) != type.end());
+  };
+  if (is_a("object") && schema.contains("properties") && !schema.contains("additionalProperties")) {
+    open->push_back(place);
+  }
+  const auto has = [&schema](const std::string& limit) {
+    return schema.contains(limit) || schema.contains("exclusive" + limit);
+  };
+  if (is_a("integer") && !(has("minimum") && has("maximum"))) open->push_back(place);
+  if (schema.contains("properties")) {
+    for (const auto& [name, property] : schema["properties"].items()) {
+      FindOpen(api, property, StrCat(place, ".", name), seen, open);
+    }
+  }
+  for (const char* const part : {"items", "anyOf", "oneOf", "allOf"}) {
+    if (schema.contains(part)) FindOpen(api, schema[part], place, seen, open);
+  }
+}
+
+TEST(RequestFieldTableTest, OpenApiBoundsWhatIsRead) {
+  const Json api = Json::parse(OpenApiJson(/*max_choices=*/16));
+  std::set<std::string> seen;
+  std::vector<std::string> open;
+  int num_bodies = 0;
+  for (const auto& [path, methods] : api["paths"].items()) {
+    const Json::json_pointer schema("/post/requestBody/content/application~1json/schema");
+    if (!methods.contains(schema)) continue;
+    FindOpen(api, methods[schema], path, &seen, &open);
+    ++num_bodies;
+  }
+  EXPECT_GE(num_bodies, 11);
+  EXPECT_THAT(open, IsEmpty());
+}
+
+TEST_F(RequestFieldsTest, APenaltyThatFp32DoesNotHaveIsAboveZero) {
+  const std::string start = R"({"prompt":"a","max_tokens":2,"repetition_penalty":)";
+  const auto status_of = [this, &start](const std::string& penalty) {
+    const HttpTarget target{.host = "127.0.0.1", .port = server_.GetServer().HttpPort()};
+    const auto reply = SendRequest(target, "POST", "/v1/completions", {}, start + penalty + "}");
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return reply.ok() ? reply->status : 0;
+  };
+  EXPECT_EQ(status_of("1e-300"), 200);
+  EXPECT_EQ(status_of("1e-45"), 200);
+  for (const char* const bad : {"0", "-1e-300", "10.1", "1e300"}) EXPECT_EQ(status_of(bad), 400);
 }
 
 }  // namespace
