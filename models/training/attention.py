@@ -142,9 +142,15 @@ def gpu_kernels():
 
 
 def has_groups(q, kind):
-    """True if fastest_attention() runs attention_gpu.py."""
-    return (q.is_cuda and kind == 'lssar' and gpu_kernels() is not None
-            and q.shape[-1] in gpu_kernels().DIMS)
+    """True if fastest_attention() runs attention_gpu.py: PyTorch 2 on a GPU with Triton.
+
+    Not within torch.compile, which cannot trace its launches: there blocks are compiled.
+    """
+    if not q.is_cuda or kind != 'lssar' or not hasattr(torch, 'compiler'):
+        return False
+    if torch.compiler.is_compiling():
+        return False
+    return gpu_kernels() is not None and q.shape[-1] in gpu_kernels().DIMS
 
 
 def fastest_attention(q, k, v, kind, p):

@@ -8,7 +8,7 @@ MAX_VARIANTS = 64  # of shapes and gradients of one function
 
 
 def fused(function):
-    """`function`, as one kernel where its first argument is on a GPU, unchanged elsewhere.
+    """`function`, compiled (by PyTorch 2) where its first argument is on a GPU.
 
     On a GPU each operation on hidden states is a pass over memory, and they take most of a step.
     """
@@ -16,7 +16,7 @@ def fused(function):
 
     @functools.wraps(function)
     def call(x, *others):
-        if not x.is_cuda:
+        if not x.is_cuda or not hasattr(torch, 'compile'):
             return function(x, *others)
         if not compiled:
             torch._dynamo.config.recompile_limit = MAX_VARIANTS
