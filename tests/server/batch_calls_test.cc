@@ -95,6 +95,7 @@ TEST_F(BatchCallsTest, OneRowGoesOnBesideAnotherCall) {
   const Json row = {{"prompt", "a"}, {"max_tokens", 2}};
   const std::string id = Begin({row, row, row});
   EXPECT_TRUE(PollUntil([this] { return NumRequests() == 2; })) << NumRequests();
+  // Time for a second row to begin, if it may. A slow machine can only miss that it did.
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_EQ(NumRequests(), 2);
   server_.Release();

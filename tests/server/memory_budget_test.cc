@@ -35,7 +35,7 @@ TEST(MemoryBudgetTest, RefusesWhatDoesNotFitAndKeepsWhatItHas) {
   budget.Return(100);
 }
 
-TEST(MemoryBudgetTest, AnEmptyBudgetHasRoomForAnything) {
+TEST(MemoryBudgetTest, AnEmptyBudgetGivesAnyAmount) {
   MemoryBudget budget("requests", 100);
   EXPECT_TRUE(budget.Take(1000).ok());
   EXPECT_FALSE(budget.Take(1).ok());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -14,63 +15,65 @@
 namespace lssar {
 namespace {
 
-TEST(ServedModelsTest, TheEngineOfARetiredModelHasEndedWhoeverHoldsTheModel) {
-  const Log log("off");
-  const ScratchDirectory directory;
-  const auto access = AccessControl::Open("", &log);
-  ASSERT_TRUE(access.ok());
-  AdmissionControl admission(/*max_calls=*/1, access->get());
-  std::shared_ptr<LoadedModel> held;
-  std::atomic<bool> has_retired = false;
-  std::atomic<int> num_running = 0;  // engines, of the model that has retired
-  ServedModels models({.directories = {directory.Path()},
-                       .step_timeout = absl::ZeroDuration(),
-                       .on_failure = [](const EngineFailure&) {},
-                       .on_serving = [](const LoadedModel&) {},
-                       .on_retired =
-                           [&] {
-                             num_running = held->GetEngine().CheckQueueCapacity().ok() ? 1 : 0;
-                             has_retired = true;
-                           }},
-                      &log);
-  ASSERT_TRUE(models.Load(LoadFakeModel, &admission).ok());
-  held = models.Current();
-  directory.Write("config.json", "{}");
-  models.Reload();
-  EXPECT_TRUE(PollUntil([&] { return has_retired.load(); }));
-  EXPECT_EQ(num_running, 0);
-  EXPECT_NE(models.Current(), held);
-  models.Drain(absl::ZeroDuration());
-  models.Stop();
+// Serves fake models from a directory without a checkpoint; a file in it is a new version.
+class ServedModelsTest : public testing::Test {
+ protected:
+  ~ServedModelsTest() override {
+    models_.Drain(absl::ZeroDuration());
+    models_.Stop();
+  }
+  void Load() { ASSERT_TRUE(models_.Load(LoadFakeModel, &admission_).ok()); }
+  void ReloadAnother() {
+    directory_.Write("config.json", "{}");
+    models_.Reload();
+  }
+  void ExpectRetired() {
+    EXPECT_TRUE(PollUntil([this] { return has_retired_.load(); }));
+  }
+
+  std::function<void()> on_serving_ = [] {};
+  std::function<void()> on_retired_ = [] {};
+
+ private:
+  const Log log_{"off"};
+  const ScratchDirectory directory_;
+  const std::unique_ptr<AccessControl> access_ = AccessControl::Open("", &log_).value();
+  AdmissionControl admission_{/*max_calls=*/1, access_.get()};
+  std::atomic<bool> has_retired_ = false;
+
+ protected:
+  ServedModels models_{{.directories = {directory_.Path()},
+                        .step_timeout = absl::ZeroDuration(),
+                        .on_failure = [](const EngineFailure&) {},
+                        .on_serving = [this](const LoadedModel&) { on_serving_(); },
+                        .on_retired =
+                            [this] {
+                              on_retired_();
+                              has_retired_ = true;
+                            }},
+                       &log_};
+};
+
+TEST_F(ServedModelsTest, TheEngineOfARetiredModelHasEndedEvenIfTheModelIsHeld) {
+  Load();
+  const std::shared_ptr<LoadedModel> held = models_.Current();
+  std::atomic<bool> is_running = true;
+  on_retired_ = [&] { is_running = held->GetEngine().CheckQueueCapacity().ok(); };
+  ReloadAnother();
+  ExpectRetired();
+  EXPECT_FALSE(is_running);
+  EXPECT_NE(models_.Current(), held);
 }
 
 // A reader of the log who has seen that the server serves may send SIGHUP at once.
-TEST(ServedModelsTest, AReloadIsNotLostWhileTheFirstModelBeginsToServe) {
-  const Log log("off");
-  const ScratchDirectory directory;
-  const auto access = AccessControl::Open("", &log);
-  ASSERT_TRUE(access.ok());
-  AdmissionControl admission(/*max_calls=*/1, access->get());
+TEST_F(ServedModelsTest, AReloadIsNotLostWhileTheFirstModelBeginsToServe) {
   std::atomic<int> num_serving = 0;
-  std::atomic<bool> has_retired = false;
-  ServedModels* asked = nullptr;
-  ServedModels models({.directories = {directory.Path()},
-                       .step_timeout = absl::ZeroDuration(),
-                       .on_failure = [](const EngineFailure&) {},
-                       .on_serving =
-                           [&](const LoadedModel&) {
-                             if (++num_serving > 1) return;
-                             directory.Write("config.json", "{}");
-                             asked->Reload();
-                           },
-                       .on_retired = [&] { has_retired = true; }},
-                      &log);
-  asked = &models;
-  ASSERT_TRUE(models.Load(LoadFakeModel, &admission).ok());
-  EXPECT_TRUE(PollUntil([&] { return has_retired.load(); }));
+  on_serving_ = [&] {
+    if (++num_serving == 1) ReloadAnother();
+  };
+  Load();
+  ExpectRetired();
   EXPECT_EQ(num_serving, 2);
-  models.Drain(absl::ZeroDuration());
-  models.Stop();
 }
 
 }  // namespace
