@@ -100,7 +100,7 @@ def gated(gate, up, activation):
 
 
 class Decoder:
-    """Hidden states are float32. Products run in `dtype`; rotation and attention in float32.
+    """Hidden states are float32. Products run in `dtype`, LSSAR's attention as DESIGN.md says.
 
     weights: {name: tensor}. kind, p: of the attention (attention.py).
     """

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lssar.checkpoints import (gguf_source, gguf_tokenizer, llmc_file, names, settings,
-                                      tensor_file)
+from lssar.checkpoints import gguf_source, gguf_tokenizer, llmc_file, names, settings
 from lssar.checkpoints.arrays import FLOATS, Array, type_name, widen
 from lssar.checkpoints.errors import (CheckpointError, JsonObject, UsageError,
                                              is_there, open_regular, quote, read_json_object)
