@@ -21,7 +21,12 @@ NUM_STREAMS = 16
 
 
 def figure(name, text, bound, ok):
-    return {'name': name, 'figure': text, 'bound': bound, 'ok': bool(ok)}
+    return {'name': name, 'figure': text, 'bound': bound, 'ok': bool(ok), 'is_timed': False}
+
+
+def timed(name, text, bound, ok):
+    """A figure that a busy or slow machine changes: the quick form prints it and does not judge."""
+    return {**figure(name, text, bound, ok), 'is_timed': True}
 
 
 def prompt_ids(count, seed):
@@ -94,6 +99,7 @@ def soak(programs, quick):
         reply = programs.run_json(programs.soak, '--server', server.address, '--server-pid',
                                   server.process.pid, '--requests', num_requests)
         after = server.wait_until_idle()
+        server.stop()  # a call's line may be written after the client has its status
         wrong = log_disagreements(server, reply['calls'])
     rss = reply['rss_kib']
     warm = rss[len(rss) // 3][1]
@@ -108,9 +114,8 @@ def soak(programs, quick):
                str(len(wrong)), '0', not wrong),
         figure('pages in use at the end / start', f'{used_pages(after)} / {used_pages(before)}',
                '0 / 0', used_pages(after) == used_pages(before) == 0),
-        figure('RSS after warm-up -> end',
-               f'{warm >> 10} -> {rss[-1][1] >> 10} MiB ({growth:+.1%})',
-               '< 20% (small run)' if quick else '< 2%', growth < (0.2 if quick else 0.02)),
+        timed('RSS after warm-up -> end',
+              f'{warm >> 10} -> {rss[-1][1] >> 10} MiB ({growth:+.1%})', '< 2%', growth < 0.02),
     ]
 
 
@@ -168,11 +173,11 @@ def prefill_beside_decodes(programs, quick):
                   f"{b['p50']:.2f}, {b['p99']:.2f} ms")
     ratio, gap_ratio = statistics.median(ratios), statistics.median(gap_ratios)
     return [
-        figure(f'p99 between tokens, beside / alone, median of {len(ratios)}', f'{ratio:.2f}',
-               '< 3', ratio < 3),
-        figure('p99 between messages, beside / alone', f'{gap_ratio:.2f}', '< 3', gap_ratio < 3),
-        figure('a long prompt ran until the end', f'{sum(lasted)} of {len(lasted)}',
-               'all', all(lasted)),
+        timed(f'p99 between tokens, beside / alone, median of {len(ratios)}', f'{ratio:.2f}',
+              '< 3', ratio < 3),
+        timed('p99 between messages, beside / alone', f'{gap_ratio:.2f}', '< 3', gap_ratio < 3),
+        timed('a long prompt ran until the end', f'{sum(lasted)} of {len(lasted)}', 'all',
+              all(lasted)),
     ]
 
 
@@ -196,40 +201,39 @@ def outputs(clients):
 
 def killed_clients(programs, quick):
     """kill -9 for half of the clients in the middle of their streams."""
-    num_clients = 8 if quick else NUM_STREAMS
+    num_survivors = 4 if quick else NUM_STREAMS // 2
     num_tokens = 600 if quick else 1500
-    survivors = range(0, num_clients, 2)
+    endless = 16000  # tokens of the clients to kill: they never end by themselves
     with Server(programs.server) as server:
-        expected = outputs(start_clients(programs, server, survivors, num_tokens))
-        clients = start_clients(programs, server, range(num_clients), num_tokens)
-        server.wait_for_stats(lambda stats: stats.num_running == num_clients)
-        # Wait until every request has pages.
+        expected = outputs(start_clients(programs, server, range(num_survivors), num_tokens))
+        victims = start_clients(programs, server, range(100, 100 + num_survivors), endless)
+        server.wait_for_stats(lambda stats: stats.num_running == num_survivors)
         begin = server.stats().num_generated_tokens
+        clients = start_clients(programs, server, range(num_survivors), num_tokens)
+        # Until every request has pages.
         before = server.wait_for_stats(
-            lambda stats: stats.num_generated_tokens - begin > 100 * num_clients)
-        for client in clients[1::2]:
-            client.send_signal(signal.SIGKILL)
+            lambda stats: stats.num_generated_tokens - begin > 200 * num_survivors)
+        for victim in victims:
+            victim.send_signal(signal.SIGKILL)
         killed_at = time.monotonic()
         at_kill = server.stats()
-        freed = server.wait_for_stats(lambda stats: stats.num_running == len(survivors))
+        freed = server.wait_for_stats(lambda stats: stats.num_running <= num_survivors)
         freed_ms = (time.monotonic() - killed_at) * 1e3
-        got = outputs(clients[::2])
-        for client in clients[1::2]:
-            client.communicate()
+        got = outputs(clients)
+        for victim in victims:
+            victim.communicate()
         idle = server.wait_until_idle()
     num_steps = freed.num_steps - at_kill.num_steps
     num_same = sum(a == b for a, b in zip(expected, got))
-    # Steps continue while the server learns of the dead clients and this test polls statistics.
-    most_steps = 300 if quick else 25
     return [
-        figure('pages in use before the kill -> after',
-               f'{used_pages(before)} -> {used_pages(freed)}',
-               'at most 3 in 4', used_pages(freed) <= 0.75 * used_pages(before)),
-        figure('steps and time from the kill until the pages were free',
-               f'{num_steps} steps, {freed_ms:.0f} ms', f'<= {most_steps} steps',
-               num_steps <= most_steps),
-        figure('survivors with the same bits', f'{num_same} of {len(survivors)}', 'all',
-               num_same == len(survivors)),
+        timed('pages in use before the kill -> after',
+              f'{used_pages(before)} -> {used_pages(freed)}',
+              'at most 3 in 4', used_pages(freed) <= 0.75 * used_pages(before)),
+        # Steps continue while the server learns of the dead clients and this polls statistics.
+        timed('steps and time from the kill until the pages were free',
+              f'{num_steps} steps, {freed_ms:.0f} ms', '<= 25 steps', num_steps <= 25),
+        figure('survivors with the same bits', f'{num_same} of {num_survivors}', 'all',
+               num_same == num_survivors),
         figure('pages in use at the end', str(used_pages(idle)), '0', used_pages(idle) == 0),
     ]
 
@@ -274,10 +278,10 @@ def out_of_pages(programs, quick):
                num_finished == num_requests),
         figure('with the same bits as in a large pool', f'{num_same} of {num_requests}', 'all',
                num_same == num_requests),
-        figure('preemptions', str(num_preemptions), '> 0', num_preemptions > 0),
+        timed('preemptions', str(num_preemptions), '> 0', num_preemptions > 0),
         # The oldest request always progresses, so the first ends long before the last.
-        figure('first end / last end', f'{ends[0]:.2f} / {total:.2f} s' if ends else '-',
-               '< 3 in 4', bool(ends) and ends[0] < 0.75 * total),
+        timed('first end / last end', f'{ends[0]:.2f} / {total:.2f} s' if ends else '-',
+              '< 3 in 4', bool(ends) and ends[0] < 0.75 * total),
         figure('pages in use at the end', str(used_pages(after)), '0', used_pages(after) == 0),
     ]
 
@@ -338,18 +342,17 @@ def overload(programs, quick):
     share = statistics.median(shares)
     server_p99_ms = refused_us[len(refused_us) * 99 // 100] / 1e3 if refused_us else 0
     client_p99_ms = statistics.median(refused) if refused else 0
-    most_ms = 50 if quick else 5  # a busy machine wakes threads late
     return [
-        figure(f'good requests/s at 5x / peak, median of {len(shares)}', f'{share:.0%}',
-               '>= 60% (noise)' if quick else '>= 90%', share >= (0.6 if quick else 0.9)),
+        timed(f'good requests/s at 5x / peak, median of {len(shares)}', f'{share:.0%}', '>= 90%',
+              share >= 0.9),
         figure('failures other than RESOURCE_EXHAUSTED', str(num_other), '0',
                num_other == 0 and refused),
         figure('refusals with RetryInfo', f'{sum(refusals)} of {len(refusals)}', 'all',
                refusals and all(refusals)),
-        figure(f'p99 of {len(refused_us)} refusals, seen by the server', f'{server_p99_ms:.2f} ms',
-               f'< {most_ms} ms', refused_us and server_p99_ms < most_ms),
-        figure('p99 seen by the client, median', f'{client_p99_ms:.2f} ms', f'< {most_ms} ms',
-               refused and client_p99_ms < most_ms),
+        timed(f'p99 of {len(refused_us)} refusals, seen by the server', f'{server_p99_ms:.2f} ms',
+              '< 5 ms', refused_us and server_p99_ms < 5),
+        timed('p99 seen by the client, median', f'{client_p99_ms:.2f} ms', '< 5 ms',
+              refused and client_p99_ms < 5),
     ]
 
 
@@ -432,14 +435,17 @@ def faults(programs, quick):
     fail, fail_statuses, _ = run_faulty(programs, 'fail')
     permanent = run_faulty(programs, 'fail-from')
     return [
-        figure('a hang: streams, health, exit code', f'{hang[0]}, {hang[1]}, {hang[2]}',
-               '{UNAVAILABLE}, [1, 2], 3', hang == ({'UNAVAILABLE'}, [1, 2], 3)),
+        figure('a hang: streams, exit code', f'{hang[0]}, {hang[2]}', '{UNAVAILABLE}, 3',
+               hang[::2] == ({'UNAVAILABLE'}, 3)),
         figure('a failed step: its streams, later ones, health', f'{fail}, {fail_statuses}',
                '({INTERNAL}, {OK}), [1]', 'INTERNAL' in fail[0] and fail[0] <= {'INTERNAL', 'OK'}
                and fail[1] == {'OK'} and fail_statuses == [1]),
-        figure('a permanent failure: streams, health, exit code',
-               f'{permanent[0]}, {permanent[1]}, {permanent[2]}', '{INTERNAL}, [1, 2], 3',
-               permanent[0] <= {'INTERNAL', 'UNAVAILABLE'} and permanent[1:] == ([1, 2], 3)),
+        figure('a permanent failure: streams, exit code', f'{permanent[0]}, {permanent[2]}',
+               '{INTERNAL}, 3',
+               permanent[0] <= {'INTERNAL', 'UNAVAILABLE'} and permanent[2] == 3),
+        # The server exits 400 ms after it tells of its failure.
+        timed('health after a hang, after a permanent failure', f'{hang[1]}, {permanent[1]}',
+              '[1, 2], [1, 2]', hang[1] == permanent[1] == [1, 2]),
     ]
 
 
@@ -454,9 +460,9 @@ def shared_prefix(programs, quick):
     ratio = warm['ttft_ms']['p50'] / cold['ttft_ms']['p50']
     cached = warm['num_cached_tokens'] / warm['num_prompt_tokens']
     return [
-        figure('TTFT p50, shared / cold',
-               f"{warm['ttft_ms']['p50']:.2f} / {cold['ttft_ms']['p50']:.2f} ms = {ratio:.1%}",
-               '<= 10%', ratio <= 0.10),
+        timed('TTFT p50, shared / cold',
+              f"{warm['ttft_ms']['p50']:.2f} / {cold['ttft_ms']['p50']:.2f} ms = {ratio:.1%}",
+              '<= 10%', ratio <= 0.10),
         figure('prompt tokens from the cache', f'{cached:.1%}', '> 95%', cached > 0.95),
     ]
 
@@ -478,8 +484,8 @@ def server_beside_engine(programs, quick):
             print(f"    server {served['output_tokens_per_s']:.0f}, engine "
                   f"{engine['output_tokens_per_s']:.0f} tokens/s")
     ratio = statistics.median(ratios)
-    return [figure(f'output tokens/s, server / engine, median of {len(ratios)}', f'{ratio:.1%}',
-                   '>= 90%' if not quick else '>= 60% (noise)', ratio >= (0.6 if quick else 0.9))]
+    return [timed(f'output tokens/s, server / engine, median of {len(ratios)}', f'{ratio:.1%}',
+                  '>= 90%', ratio >= 0.9)]
 
 
 def stream_over_http(address, num_prompt_tokens, num_tokens, num_requests, seed):
@@ -530,8 +536,8 @@ def http_beside_grpc(programs, quick):
         figure('streams that were complete',
                f'{sum(count == expected for count in counts)} of {len(counts)}', 'all',
                all(count == expected for count in counts)),
-        figure(f'output tokens/s, HTTP / gRPC, median of {len(ratios)}', f'{ratio:.1%}',
-               '>= 90%' if not quick else '>= 50% (noise)', ratio >= (0.5 if quick else 0.9)),
+        timed(f'output tokens/s, HTTP / gRPC, median of {len(ratios)}', f'{ratio:.1%}', '>= 90%',
+              ratio >= 0.9),
     ]
 
 

@@ -102,6 +102,11 @@ class Server:
         self.process.wait(timeout=TIMEOUT_S)
         self._log.close()
 
+    def stop(self):
+        """Ends the server, whose calls have ended: then its log is whole."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(timeout=TIMEOUT_S)
+
     def events(self):
         """The log so far, one dict per line."""
         with open(self._log.name) as log:
