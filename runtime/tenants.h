@@ -44,6 +44,8 @@ struct Tenant {
 class Tenants {
  public:
   static constexpr std::chrono::seconds kMemory{10};
+  // For so long after it had several tenants the engine expects another one at any time.
+  static constexpr std::chrono::hours kLongMemory{1};
   // A tenant's credit, in steps: so a short prompt of one that asks seldom is computed at once, and
   // the others' texts stand still for no longer than this.
   static constexpr int kMaxCreditSteps = 2;
@@ -61,6 +63,8 @@ class Tenants {
   Tenant& Of(const std::string& name) { return tenants_.find(name)->second; }
   // More than one tenant has requests or had some lately.
   bool AreShared() const { return tenants_.size() > 1; }
+  // The same, or they had within kLongMemory.
+  bool WereShared() const { return shared_until_ > now_; }
   // The part of `total` that is one tenant's, at least 1.
   int64_t ShareOf(int64_t total) const {
     return std::max(int64_t{1}, total / std::max(int64_t{1}, int64_t(tenants_.size())));
@@ -85,6 +89,7 @@ class Tenants {
   int64_t virtual_time_ = 0;
   int64_t num_steps_ = 0;
   int num_running_sequences_ = 0;
+  Clock::time_point now_ = {}, shared_until_ = {};
 };
 
 }  // namespace lssar

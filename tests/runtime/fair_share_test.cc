@@ -208,6 +208,40 @@ TEST(FairShare, ATenantThatAsksSeldomComesFirstForTwoSteps) {
   engine.RunAll();
 }
 
+// The first call of a tenant that asks once in a while waits for one step of the other one.
+TEST(FairShare, StepsOfOneTenantStayShortWhereOthersCome) {
+  Clock::time_point now = Clock::now();
+  SteppedEngine engine({.max_model_len = 6000,
+                        .max_num_seqs = 4,
+                        .max_num_batched_tokens = 64,
+                        .enable_prefix_caching = false,
+                        .page_size = 16,
+                        .kv_cache_bytes = 1024 * kPageBytes},
+                       [&now] { return now; });
+  // The tokens of a step after some 4096 keys.
+  const auto num_step_tokens = [&] {
+    const Submitted submitted = engine.Submit(Generate(Ids(5900, 1), 2), kAttacker);
+    while (NumComputed(engine, kAttacker) < 4096) EXPECT_EQ(engine.Step(), absl::OkStatus());
+    const int before = NumComputed(engine, kAttacker);
+    EXPECT_EQ(engine.Step(), absl::OkStatus());
+    const int num_tokens = NumComputed(engine, kAttacker) - before;
+    submitted.handle.Cancel();
+    engine.RunAll();
+    return num_tokens;
+  };
+  EXPECT_EQ(num_step_tokens(), 64) << "nobody else was ever there";
+  engine.Submit(Generate(Ids(20, 2), 2), kOther);
+  engine.Submit(Generate(Ids(20, 3), 2), kAttacker);
+  engine.RunAll();
+  for (const auto pause :
+       {Tenants::kMemory + std::chrono::seconds{1}, std::chrono::seconds{3000}}) {
+    now += pause;
+    EXPECT_NEAR(num_step_tokens(), 64 * kLongestStep / 5, 1);
+  }
+  now += Tenants::kLongMemory;
+  EXPECT_EQ(num_step_tokens(), 64) << "nobody else came for long";
+}
+
 // Two tenants with more work than the engine can do get the same number of tokens.
 TEST(FairShare, TenantsGetEqualPartsOfTheSteps) {
   EngineOptions options = SmallOptions();
