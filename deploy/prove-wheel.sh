@@ -132,8 +132,8 @@ fails 'cannot write to standard output' sh -c 'lssar info >/dev/full'
 case $(echo ./*.whl) in
   *+cu*)
     # Found by $ORIGIN, as wheel.sh sets it. A driver is the machine's own.
-    packages=$(python3 -c "import lssar, os; print(os.path.dirname(os.path.dirname(lssar.__file__)))")
-    ls "$packages"/nvidia/*/lib/libcublas.so.*
+    package=$(python3 -c 'import lssar; print(lssar.__path__[0])')
+    ls "$package"/../nvidia/*/lib/libcublas.so.*
     [ -e /dev/nvidiactl ] || fails 'no NVIDIA driver is installed' lssar serve /prove/model \
       --device cuda --listen 127.0.0.1:0 --http-listen off
     ;;

@@ -74,7 +74,8 @@ class TokenBudget {
   // The rest of the budget goes to prefill chunks in order, each as large as possible: the first
   // request is done soonest. Where `others_may_come` they cost kLongestStep together at most. While
   // a reader waits for a token of the step, chunks share max_num_partial_prefills and
-  // chunked_prefill_size. The first one gets a token even where that costs more. Element i of `num_tokens` belongs to sequences[i]; 0: it does not run.
+  // chunked_prefill_size. The first one gets a token even where that costs more. Element i of
+  // `num_tokens` belongs to sequences[i]; 0: it does not run.
   // Requires  `sequences` in scheduling order, at most max_num_batched_tokens of them: then every
   //           decode gets its token and, while a sequence waits for its prompt, the first prompt
   //           advances
