@@ -161,6 +161,7 @@ std::string RawReply(int port, const std::string& request, const std::string& en
   size_t size = 0;
   while (size < reply.size() && reply.find(enough) == std::string::npos) {
     const ssize_t count = recv(client, reply.data() + size, reply.size() - size, 0);
+    if (count < 0 && errno == EINTR) continue;  // a stop of the process interrupts it
     if (count <= 0) break;
     size += size_t(count);
   }
