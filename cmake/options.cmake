@@ -67,7 +67,7 @@ function(lssar_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock GTest::gtest_main lssar::options)
   if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
+    set(arg_TIMEOUT 400)
   endif()
   lssar_scale_timeout(arg_TIMEOUT)
   # Test parameters have names; printing their bytes in the test name would not help.

@@ -64,7 +64,7 @@ class BenchTest(unittest.TestCase):
             json_path, svg_path = (os.path.join(folder, name) for name in ('load.json', 'load.svg'))
             with RunningServer() as server:
                 done = self.bench('--server', server.address, '--request-rate', '20,40',
-                                  '--duration', '500ms', '--warmup', '100ms', '--random-input-len',
+                                  '--duration', '2s', '--warmup', '100ms', '--random-input-len',
                                   '16', '--random-output-len', '4', '--goodput', 'ttft:1h,e2e:1h',
                                   '--json', json_path, '--figure', svg_path, model=False,
                                   PATH='/usr/bin:/bin')

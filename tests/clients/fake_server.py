@@ -4,7 +4,6 @@ from concurrent import futures
 import pathlib
 import sys
 import threading
-import time
 
 import grpc
 
@@ -21,22 +20,24 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
     "bad" is refused. The first `num_refusals` calls are refused with `refusal`, as if the queue
     were full, and asked to wait `retry_s` seconds (None: the time is not named); the first
     `breaks_after` calls of Score break after their first score. With `blocks_first_item` the call
-    with the context "Item 0" waits for unblock()."""
+    with the context "Item 0" waits for unblock(), with `blocks_from` each whose first context has
+    this number or a greater one. With `num_gathered` calls wait until so many have run at once."""
 
     def __init__(self, max_model_len=1 << 20, num_refusals=0, knows=lambda prompt: True,
-                 pieces=(), score_delay_s=0.0, blocks_first_item=False, checkpoint_hash='',
+                 pieces=(), num_gathered=0, blocks_first_item=False, checkpoint_hash='',
                  refusal=('RESOURCE_EXHAUSTED', 'the queue is full'), retry_s=0.01,
-                 breaks_after=0):
+                 breaks_after=0, blocks_from=None):
         self.max_model_len = max_model_len
         self.num_refusals = num_refusals
         self.knows = knows
         self.pieces = pieces
-        self.score_delay_s = score_delay_s
+        self.num_gathered = num_gathered
         self.blocks_first_item = blocks_first_item
         self.checkpoint_hash = checkpoint_hash
         self.refusal = refusal
         self.retry_s = retry_s
         self.breaks_after = breaks_after
+        self.blocks_from = blocks_from
         self.prompts = []
         self.metadata = []  # (request, metadata) of each Generate and Score
         self.max_concurrency = 0
@@ -45,6 +46,7 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
         self._num_running = 0
         self._lock = threading.Lock()
         self._scored = threading.Condition(self._lock)
+        self._gathered = threading.Condition(self._lock)
         self._unblocked = threading.Event()
 
     def GetInfo(self, request, context):
@@ -62,7 +64,7 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
         self.metadata.append((request, dict(context.invocation_metadata())))
         yield from self._run(context, lambda: self._score(request, context))
 
-    def wait_for_scores(self, num_scores, timeout_s=60):
+    def wait_for_scores(self, num_scores, timeout_s=120):
         """Waits until so many items are scored. -> False at the timeout."""
         with self._scored:
             return self._scored.wait_for(lambda: self.num_scored >= num_scores, timeout_s)
@@ -77,6 +79,8 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
             self.num_refused += refuse
             self._num_running += 1
             self.max_concurrency = max(self.max_concurrency, self._num_running)
+            self._gathered.notify_all()
+            self._gathered.wait_for(lambda: self.max_concurrency >= self.num_gathered, 120)
         try:
             if refuse:
                 if self.retry_s is not None:
@@ -111,9 +115,10 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
         for index, item in enumerate(request.items):
             if item.context.text == 'bad':
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, f'items[{index}].context is bad')
-        if self.blocks_first_item and request.items[0].context.text == 'Item 0':
+        first = int(request.items[0].context.text.split()[1])
+        if (self.blocks_first_item and first == 0
+                or self.blocks_from is not None and first >= self.blocks_from):
             self._unblocked.wait()
-        time.sleep(self.score_delay_s)
         for index, item in enumerate(request.items):
             number = int(item.context.text.split()[1])
             for i, continuation in enumerate(item.continuations):

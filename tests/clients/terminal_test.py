@@ -49,11 +49,23 @@ class TerminalProgram:
     def type(self, keys):
         os.write(self._master, keys)
 
+    def has_shown(self, pattern, seconds):
+        """Reads for this long at most. -> whether the pattern is in the output since the last
+        match, which it stays."""
+        deadline = time.monotonic() + seconds
+        while not re.search(pattern, self.output):
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._master], [], [], left)[0]:
+                return False
+            self.output += os.read(self._master, 4096).decode(errors='replace')
+        return True
+
     def expect(self, pattern):
         """Reads until the pattern is in the output since the last match. -> the output up to it."""
-        deadline = time.monotonic() + TIMEOUT_S / 4
+        deadline = time.monotonic() + TIMEOUT_S / 2
         while not (match := re.search(pattern, self.output)):
-            ready, _, _ = select.select([self._master], [], [], deadline - time.monotonic())
+            left = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self._master], [], [], left)
             if not ready:
                 raise AssertionError(f'{pattern!r} did not appear in {self.output!r}')
             try:
@@ -67,7 +79,7 @@ class TerminalProgram:
         """Waits until the editor reads keys. It prints its prompt shortly before it controls the
         terminal; until then the terminal itself echoes keys and handles Ctrl-C and Ctrl-D."""
         self.expect('> ')
-        deadline = time.monotonic() + TIMEOUT_S / 4
+        deadline = time.monotonic() + TIMEOUT_S / 2
         while termios.tcgetattr(self._master)[3] & termios.ICANON:
             if time.monotonic() > deadline:
                 raise AssertionError('the editor did not take control of the terminal')
@@ -80,7 +92,7 @@ class TerminalProgram:
                 pass
         except OSError:
             pass
-        return self._program.wait(timeout=TIMEOUT_S / 4)
+        return self._program.wait(timeout=TIMEOUT_S / 2)
 
 
 class ChatOnATerminalTest(unittest.TestCase):
@@ -135,8 +147,13 @@ class ChatOnATerminalTest(unittest.TestCase):
             for _ in range(5):
                 chat.expect('> ')
                 chat.type(CTRL_C)  # a signal or a key
+                deadline = time.monotonic() + TIMEOUT_S / 2
                 time.sleep(0.05)
+                # Both drop what is typed before they have had their effect: then again.
                 chat.type(b'/stats\r')
+                while not chat.has_shown('0 answers', 2):
+                    self.assertLess(time.monotonic(), deadline, chat.output)
+                    chat.type(b'/stats\r')
                 chat.expect('0 answers')
 
     def test_ctrl_c_at_the_prompt_discards_the_line(self):

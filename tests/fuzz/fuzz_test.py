@@ -26,7 +26,7 @@ FAULT_SEEDS = 8  # searches, until one finds it
 
 def options(target: str, seed: int) -> list[str]:
     dictionary = HERE / 'dictionaries' / target
-    return [f'-seed={seed}', '-timeout=20', '-rss_limit_mb=1024', '-print_final_stats=0',
+    return [f'-seed={seed}', '-timeout=120', '-rss_limit_mb=1024', '-print_final_stats=0',
             *([f'-dict={dictionary}'] if dictionary.exists() else [])]
 
 
@@ -55,7 +55,7 @@ def run(program: pathlib.Path, has_fault: bool, seed: int, *flags: str,
 
 def fails(program: pathlib.Path, has_fault: bool, path: pathlib.Path) -> bool:
     """Whether one input fails a check."""
-    done = subprocess.run([program, '-timeout=20', path], capture_output=True, text=True,
+    done = subprocess.run([program, '-timeout=120', path], capture_output=True, text=True,
                           errors='replace', env=environment(has_fault), check=False)
     return done.returncode != 0 and 'CHECK failed' in done.stderr
 

@@ -30,7 +30,7 @@ class ModelBenchTest(unittest.TestCase):
             flags = [part for name, value in SHAPE.items() for part in (f'--{name}', str(value))]
             done = subprocess.run([os.environ['LSSAR_MODEL_BENCH'], '--device', 'cpu',
                                    '--work-folder', folder, *flags, *WORKS],
-                                  capture_output=True, text=True, timeout=100, check=True)
+                                  capture_output=True, text=True, timeout=300, check=True)
         bench = json.loads(done.stdout)
         rows = bench['rows']
         for figure in report.CPU_FIGURES:

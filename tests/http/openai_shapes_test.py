@@ -152,6 +152,7 @@ class CompletionTest(unittest.TestCase):
 
     def test_max_tokens_0_scores_the_prompt_without_sampling(self) -> None:
         ids = tokenize(PROMPT)
+        server.wait_until_idle()  # a step is counted after its last token
         before = server.metric("lssar_generation_tokens_total")
         reply = complete(prompt=ids, echo=True, max_tokens=0, logprobs=2)
         self.assertEqual(server.metric("lssar_generation_tokens_total"), before)

@@ -435,10 +435,10 @@ class RefusedTest(Folder):
                      self.rewrite(data=b'\x80\x02r\xff\xff\xff\x7f.x'))
         self.refused('opcode', torch_file.check, self.rewrite(data=pickle.dumps({'a': {1}}, 4)))
         self.refused('persistent id', torch_file.check, self.rewrite(data=b'\x80\x02NQ.'))
-        start_s = time.monotonic()
+        start_s = time.process_time()
         self.refused('opcodes', torch_file.check,
                      self.rewrite(data=b'\x80\x02' + b'N' * 60_000_000))
-        self.assertLess(time.monotonic() - start_s, 20)
+        self.assertLess(time.process_time() - start_s, 120)  # of CPU
         os.mkfifo(self.path('fifo.pt'))
         self.refused('no regular file', sources.read, self.path('fifo.pt'), set())
         whole = pathlib.Path(self.save(self.good)).read_bytes()

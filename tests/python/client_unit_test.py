@@ -131,14 +131,15 @@ class Cases:
         self.assertEqual(len(service.requests), 1)
 
     def test_a_wait_beyond_the_deadline_is_not_begun(self):
-        service = ScriptedService(*[Refusal('RESOURCE_EXHAUSTED', retry_s=30)] * 2)
+        service = ScriptedService(*[Refusal('RESOURCE_EXHAUSTED', retry_s=600)] * 2)
         with serve(service) as address:
             begun = time.monotonic()
             with self.assertRaises(LssarError) as caught:
-                self.call(address, 'complete', 'x', timeout_s=5)
-            self.assertLess(time.monotonic() - begun, 4)
+                self.call(address, 'complete', 'x', timeout_s=300,
+                          client={'retry': Retry(max_retry_info_s=1000)})
+            self.assertLess(time.monotonic() - begun, 200)
         self.assertEqual(caught.exception.code, 'RESOURCE_EXHAUSTED')
-        self.assertEqual(caught.exception.retry_delay_s, 30)
+        self.assertEqual(caught.exception.retry_delay_s, 600)
 
     def test_the_deadline_ends_a_call(self):
         with serve(ScriptedService(delay_s=30)) as address, self.assertRaises(LssarError) as caught:
@@ -288,22 +289,21 @@ class Cases:
                 self.call(address, 'complete_many', ['a'] * 100, concurrency=2)
 
     def test_prompts_are_answered_in_order_and_a_few_at_once(self):
-        service = ScriptedService(delay_s=0.01)
+        service = ScriptedService(num_gathered=3)
         prompts = [f'prompt {i}' for i in range(40)]
         with serve(service) as address:
             answers = self.call(address, 'complete_many', iter(prompts), concurrency=3)
         self.assertEqual([answer.text for [answer] in answers],
                          [prompt.upper() for prompt in prompts])
-        self.assertLessEqual(service.most_at_once, 3)
-        self.assertGreater(service.most_at_once, 1)
+        self.assertEqual(service.most_at_once, 3)
 
     def test_leaving_many_prompts_early_cancels_the_rest(self):
-        service = ScriptedService(delay_s=1)
+        service = ScriptedService(delay_s=600, quick=['0'])
         with serve(service) as address:
             begun = time.monotonic()
             self.first(address, 'complete_many', 1, (f'{i}' for i in itertools.count()),
                        concurrency=2)
-            self.assertLess(time.monotonic() - begun, 8)
+            self.assertLess(time.monotonic() - begun, 300)
         self.assertLess(len(service.requests), 8)
 
     def test_progress_is_a_tqdm_bar(self):
@@ -486,15 +486,20 @@ class SyncTest(SyncCalls, Cases, unittest.TestCase):
         with serve(service) as address, Client(address) as client:
             stream = client.stream('x')
             threading.Timer(0.3, stream.cancel).start()
-            begun = time.monotonic()
             with self.assertRaises(LssarError):
                 list(stream)
-            self.assertLess(time.monotonic() - begun, 10)
+        self.assertLessEqual(len(service.requests), 1)
 
     def test_cancel_ends_a_running_stream(self):
-        with serve(ScriptedService(delay_s=60)) as address, Client(address) as client:
+        with serve(ScriptedService(delay_s=600)) as address, Client(address) as client:
             stream = client.stream('x')
-            threading.Timer(0.3, stream.cancel).start()
+
+            def cancel_once_started():
+                while stream.started is None:
+                    time.sleep(0.01)
+                stream.cancel()
+
+            threading.Thread(target=cancel_once_started, daemon=True).start()
             with self.assertRaises(LssarError) as caught:
                 list(stream)
             self.assertEqual(caught.exception.code, 'CANCELLED')
@@ -512,14 +517,13 @@ class AsyncTest(AsyncCalls, Cases, unittest.TestCase):
                     return [delta async for delta in stream]
 
         for service in (ScriptedService(*[Refusal('RESOURCE_EXHAUSTED', retry_s=60)] * 2),
-                        ScriptedService(delay_s=60)):
-            begun = time.monotonic()
+                        ScriptedService(delay_s=600)):
             with self.assertRaises(LssarError):
                 asyncio.run(run(service))
-            self.assertLess(time.monotonic() - begun, 10)
+            self.assertLessEqual(len(service.requests), 1)
 
     def test_cancelling_the_task_cancels_the_call(self):
-        service = ScriptedService(delay_s=60)
+        service = ScriptedService(delay_s=600)
 
         async def run(address):
             async with AsyncClient(address) as client:
@@ -531,11 +535,11 @@ class AsyncTest(AsyncCalls, Cases, unittest.TestCase):
 
         with serve(service) as address:
             asyncio.run(run(address))
-            for _ in range(100):
+            for _ in range(1200):
                 if service.num_running == 0:
                     break
                 time.sleep(0.1)
-        self.assertEqual(service.num_running, 0)
+            self.assertEqual(service.num_running, 0)
 
     def test_items_may_come_from_an_asynchronous_source(self):
         async def items():

@@ -115,7 +115,7 @@ class EvaluationTest(unittest.TestCase):
         both = self.out.parent / 'both'
         command = [self.python, '-B', ROOT / 'deploy' / 'evaluation' / 'compare.py', both, self.out,
                    other]
-        subprocess.run([str(part) for part in command], check=True, timeout=60, env=isolated())
+        subprocess.run([str(part) for part in command], check=True, timeout=300, env=isolated())
         text = (both / 'comparison.md').read_text(encoding='utf-8')
         at = self.read('loss')['lengths'][0]
         error = f'± {at["standard_error"]:.3f}'
@@ -150,7 +150,7 @@ class EvaluationTest(unittest.TestCase):
                                 (renamed, 'have the same checkpoint, ')):
             done = subprocess.run([str(part) for part in (
                 self.python, '-B', ROOT / 'deploy' / 'evaluation' / 'compare.py',
-                self.out.parent / 'both', self.out, other)], check=False, timeout=60,
+                self.out.parent / 'both', self.out, other)], check=False, timeout=300,
                 env=isolated(), text=True, stderr=subprocess.PIPE)
             self.assertEqual(done.returncode, 1)
             self.assertIn(sentence, done.stderr)
@@ -167,12 +167,12 @@ class EvaluationTest(unittest.TestCase):
                 ([one, folder / 'none'], 'there is no such directory'),
                 ([f'a/b={one}', other], "the name 'a/b' has a slash")):
             done = subprocess.run(['sh', str(ROOT / 'deploy' / 'compare.sh'), str(folder / 'out'),
-                                   *map(str, arguments)], check=False, timeout=60, text=True,
+                                   *map(str, arguments)], check=False, timeout=300, text=True,
                                   stderr=subprocess.PIPE)
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(sentence, done.stderr)
         done = subprocess.run(['sh', str(ROOT / 'deploy' / 'evaluate.sh'), str(one)], check=False,
-                              timeout=60, text=True, stderr=subprocess.PIPE)
+                              timeout=300, text=True, stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, 1)
         self.assertIn('model.safetensors does not exist', done.stderr)
 
@@ -181,7 +181,7 @@ class EvaluationTest(unittest.TestCase):
         shutil.copytree(MODEL, model)
         command = [self.python, '-B', ROOT / 'deploy' / 'evaluation' / 'report.py', model, self.out,
                    '--ids', self.ids, '--tasks', self.tasks, *FLAGS]
-        done = subprocess.run([str(part) for part in command], text=True, check=False, timeout=60,
+        done = subprocess.run([str(part) for part in command], text=True, check=False, timeout=300,
                               stderr=subprocess.PIPE, env=isolated())
         self.assertEqual(done.returncode, 1)
         self.assertIn('give another OUT', done.stderr)
@@ -193,7 +193,7 @@ class EvaluationTest(unittest.TestCase):
             command = ['/usr/bin/python3', '-B', ROOT / 'deploy' / 'evaluation' / 'report.py',
                        MODEL, self.out, *flags]
             done = subprocess.run([str(part) for part in command], text=True, check=False,
-                                  timeout=60, stderr=subprocess.PIPE)
+                                  timeout=300, stderr=subprocess.PIPE)
             self.assertEqual(done.returncode, 1)
             self.assertIn(sentence, done.stderr)
 

@@ -168,7 +168,7 @@ class RealTest(unittest.TestCase):
                 request = urllib.request.Request(
                     f'http://{address}/tokenize', headers={'Content-Type': 'application/json'},
                     data=json.dumps({'messages': [{'role': 'user', 'content': 'Hi'}]}).encode())
-                with urllib.request.urlopen(request, timeout=60) as response:
+                with urllib.request.urlopen(request, timeout=300) as response:
                     ids = json.load(response)['tokens']
                 prompt = ('<|im_start|>system\nYou are a helpful AI assistant named SmolLM, '
                           'trained by Hugging Face<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n'

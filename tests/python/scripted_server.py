@@ -47,21 +47,27 @@ class ScriptedService(inference_pb2_grpc.InferenceServicer):
     """Tokens are bytes. A continuation's log-probability is minus its length, in bytes or ids;
     the context "bad" cannot be scored.
 
-    `refusals`: one is used up by each call. `info`: the fields of GetInfo.
+    `refusals`: one is used up by each call. `info`: the fields of GetInfo. `delay_s`: of Generate,
+    but not of the texts `quick`. `num_gathered`: calls of Generate wait until so many have run at
+    once.
     """
 
-    def __init__(self, *refusals, checkpoints=('a',), left_out=(), delay_s=0.0, **info):
+    def __init__(self, *refusals, checkpoints=('a',), left_out=(), delay_s=0.0, quick=(),
+                 num_gathered=0, **info):
         self.refusals = collections.deque(refusals)
         self.info = {'model_name': 'scripted', 'num_hidden_layers': 6, 'num_attention_heads': 4,
                      'bos_id': 1, 'eos_id': 2, 'max_model_len': 100, **info}
         self.checkpoints = collections.deque(checkpoints)
         self.left_out = left_out
         self.delay_s = delay_s
+        self.quick = quick
+        self.num_gathered = num_gathered
         self.requests = []
         self.call_times = []
         self.most_at_once = 0
         self.num_running = 0
         self.lock = threading.Lock()
+        self.gathered = threading.Condition(self.lock)
 
     def _enter(self, request):
         with self.lock:
@@ -88,11 +94,13 @@ class ScriptedService(inference_pb2_grpc.InferenceServicer):
         with self.lock:
             self.num_running += 1
             self.most_at_once = max(self.most_at_once, self.num_running)
+            self.gathered.notify_all()
+            self.gathered.wait_for(lambda: self.most_at_once >= self.num_gathered, 120)
         try:
             yield pb.GenerateReply(started=pb.Started(request_id='r', seed=7))
             if refusal:
                 refusal.abort(context)
-            deadline = time.monotonic() + self.delay_s
+            deadline = time.monotonic() + (0 if request.text in self.quick else self.delay_s)
             while time.monotonic() < deadline and context.is_active():
                 time.sleep(0.01)
             yield pb.GenerateReply(delta=pb.Delta(

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -47,13 +48,15 @@ TEST(RequestLifecycle, ACancelledWaitingRequestEndsInTheNextStep) {
 }
 
 TEST(RequestLifecycle, DeadlinesEndRunningAndWaitingRequests) {
-  SteppedEngine engine;
+  Clock::time_point now{std::chrono::hours(1)};
+  SteppedEngine engine(SmallOptions(), [&now] { return now; });
   Request request = Generate(Ids(10, 1), 200);
-  request.deadline = Clock::now() + std::chrono::milliseconds(300);
+  request.deadline = now + std::chrono::milliseconds(300);
   const Submitted running = engine.Submit(request);
   ASSERT_EQ(engine.Step(), absl::OkStatus());
   EXPECT_TRUE(running.sink->IsAdmitted());
-  std::this_thread::sleep_until(*request.deadline);
+  EXPECT_FALSE(running.sink->At(0).tokens.empty());
+  now = *request.deadline;
   const Submitted late = engine.Submit(request);
   ASSERT_EQ(engine.Step(), absl::OkStatus());
   for (const Submitted& submitted : {running, late}) {

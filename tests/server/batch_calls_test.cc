@@ -84,14 +84,13 @@ TEST_F(BatchCallsTest, TheRequestsOfARowDoNotHoldUpOtherRows) {
 }
 
 TEST_F(BatchCallsTest, OneRowGoesOnBesideAnotherCall) {
-  server_.SetStepMs(1);
+  server_.Hold();
   grpc::ClientContext context;
   v1::GenerateRequest request = HelloRequest(200);
   request.set_priority(-1);
   const auto running = server_.Stub().Generate(&context, request);
   v1::GenerateReply reply;
   ASSERT_TRUE(running->Read(&reply));
-  server_.Hold();
   const Json row = {{"prompt", "a"}, {"max_tokens", 2}};
   const std::string id = Begin({row, row, row});
   EXPECT_TRUE(PollUntil([this] { return NumRequests() == 2; })) << NumRequests();
@@ -99,7 +98,6 @@ TEST_F(BatchCallsTest, OneRowGoesOnBesideAnotherCall) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_EQ(NumRequests(), 2);
   server_.Release();
-  server_.SetStepMs(0);
   while (running->Read(&reply)) {
   }
   EXPECT_TRUE(running->Finish().ok());

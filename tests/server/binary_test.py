@@ -3,6 +3,7 @@
 Run by ctest with LSSAR_SERVER set to the program, from the repository's root.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -19,7 +20,7 @@ import urllib.request
 
 import grpc
 
-from server_process import MODEL, SERVER, ServerProcess
+from server_process import MODEL, SERVER, ServerProcess, check_health
 
 SECRET = "Marmalade"  # occurs in prompts; must never occur in a log
 
@@ -157,15 +158,12 @@ class ClientTest(unittest.TestCase):
                              names)
 
     def test_check_health_probes_the_running_server(self):
-        def ask(address):
-            asked = subprocess.run([SERVER, "--check-health", f"--http-listen={address}"],
-                                   capture_output=True, text=True, timeout=60, check=False)
-            return asked.returncode, asked.stdout, asked.stderr
-
-        self.assertEqual(ask(self.server.http_address), (0, "ok\n", ""))
-        code, said, reason = ask("127.0.0.1:1")
-        self.assertEqual((code, said), (1, ""))
-        self.assertIn("no answer from a server at 127.0.0.1:1", reason)
+        asked = check_health(f"--http-listen={self.server.http_address}")
+        self.assertEqual((asked.returncode, asked.stdout, asked.stderr), (0, "ok\n", ""))
+        asked = subprocess.run([SERVER, "--check-health", "--http-listen=127.0.0.1:1"],
+                               capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual((asked.returncode, asked.stdout), (1, ""))
+        self.assertIn("no answer from a server at 127.0.0.1:1", asked.stderr)
 
     def test_a_port_in_use_fails_the_start(self):
         for flag, address, others in [
@@ -232,9 +230,9 @@ class EndTest(unittest.TestCase):
                 watch = server.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
                 self.assertEqual(next(watch)[1], 2)  # NOT_SERVING; the watch stays open
                 server.process.send_signal(sign)
-                self.assertEqual(server.process.wait(timeout=10), 0)
+                self.assertEqual(server.wait(), 0)
+                self.assertNotIn("serving", [line["event"] for line in server.lines])
                 self.assertFalse(server.wait_for("stopped")["aborted_calls"])
-                server.stop()
 
     def status_of(self, server, path):
         try:
@@ -257,18 +255,18 @@ class EndTest(unittest.TestCase):
         self.assertEqual(server.wait(), 1)
 
     def wait_until_not_serving(self, server):
-        while health(server.channel) == 1:
-            time.sleep(0.01)
+        """Or until the server has ended."""
+        with contextlib.suppress(grpc.RpcError):
+            while health(server.channel) == 1:
+                time.sleep(0.01)
 
     def test_a_second_signal_exits_at_once(self):
         server = Server("--drain-timeout", "1h")
         self.begin_stream(server)
         server.process.send_signal(signal.SIGTERM)
         server.wait_for("draining")
-        started = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        self.assertEqual(server.wait(), 1)
-        self.assertLess(time.monotonic() - started, 5)
+        self.assertEqual(server.wait(), 1)  # 0: the stream has ended before
 
 
 class SelfCheckTest(unittest.TestCase):

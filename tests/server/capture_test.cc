@@ -177,8 +177,9 @@ TEST(CaptureAttentionTest, MetricsCountItAsCapture) {
   ASSERT_TRUE(Capture(server.Stub(), RequestOf(30)).status.ok());
   ASSERT_TRUE(server.WaitUntilIdle());
   const std::string series = "lssar_request_success_total{finished_reason=\"CAPTURE\"}";
-  EXPECT_TRUE(PollUntil([&] { return server.Metric(series) == 1; }));
-  EXPECT_EQ(server.Metric("lssar_request_prompt_tokens_sum"), 30);
+  // What is counted last of a call.
+  EXPECT_TRUE(PollUntil([&] { return server.Metric("lssar_request_prompt_tokens_sum") == 30; }));
+  EXPECT_EQ(server.Metric(series), 1);
   EXPECT_EQ(server.Metric("lssar_request_generation_tokens_count"), 0);
 }
 

@@ -5,6 +5,7 @@ Run by ctest with LSSAR_SERVER set to the program with fault points, from the re
 
 import os
 import signal
+import tempfile
 import threading
 import time
 import unittest
@@ -28,8 +29,12 @@ def tearDownModule():
     binary_test.tearDownModule()
 
 
-def start(fault, *flags, **more):
+def start(fault, *flags, not_before=None, **more):
+    """`not_before`: a file that the step with the fault waits for."""
     os.environ["LSSAR_FAULT"] = fault
+    os.environ.pop("LSSAR_FAULT_NOT_BEFORE", None)
+    if not_before is not None:
+        os.environ["LSSAR_FAULT_NOT_BEFORE"] = not_before
     return binary_test.Server("--max-model-len", "2048", *flags, **more)
 
 
@@ -62,7 +67,7 @@ class HealthWatch(threading.Thread):
 
 
 class FaultTest(unittest.TestCase):
-    """Each fault occurs in the 20th step, unless the test needs more time before it."""
+    """Each fault occurs in the 20th step."""
 
     def generate(self, server, max_tokens):
         """Returns (code, number of tokens)."""
@@ -79,7 +84,7 @@ class FaultTest(unittest.TestCase):
         return [line for line in server.lines if line["event"] == name]
 
     def test_a_hang_exits(self):
-        server = start("hang:20", "--step-timeout", "1s")
+        server = start("hang:20", "--step-timeout", "15s")  # no step of a busy machine takes it
         watch = HealthWatch(server)
         self.assertEqual(page(server, "/readyz")[0], 200)
         code, num_tokens = self.generate(server, 100)
@@ -92,7 +97,7 @@ class FaultTest(unittest.TestCase):
         server.channel.close()
 
     def test_a_hang_in_a_drain_exits(self):
-        server = start("hang:20", "--step-timeout", "5s", "--drain-timeout", "1h")
+        server = start("hang:20", "--step-timeout", "15s", "--drain-timeout", "1h")
         stream = server.stub.Generate(binary_test.greedy("Once", 100, ignore_eos=True))
         next(stream)
         server.process.send_signal(signal.SIGTERM)
@@ -122,12 +127,19 @@ class FaultTest(unittest.TestCase):
         server.channel.close()
 
     def test_a_lost_device_exits_at_once(self):
-        # Both calls have come long before the 100th step.
-        server = start("lose:100", "--max-num-seqs", "1", model=TINY_MODEL)
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        both_have_come = os.path.join(folder, "both")
+        server = start("lose:20", "--max-num-seqs", "1", model=TINY_MODEL,
+                       not_before=both_have_come)
         watch = HealthWatch(server)
         ids = binary_test.pb.TokenIds(ids=[3, 1, 4])
         request = binary_test.pb.GenerateRequest(tokens=ids, max_tokens=200, ignore_eos=True)
-        calls = [server.stub.Generate(request) for _ in range(2)]  # one runs, one is queued
+        calls = [server.stub.Generate(request) for _ in range(2)]
+        info = binary_test.pb.GetInfoRequest()
+        while server.stub.GetInfo(info).num_waiting != 1:  # one runs, one is queued
+            time.sleep(0.01)
+        with open(both_have_come, "w"):
+            pass
         for call in calls:
             with self.assertRaises(grpc.RpcError) as raised:
                 list(call)

@@ -1,9 +1,10 @@
 // lssar-server with fault injection, for tests only. LSSAR_FAULT=hang:N: the Nth model step never
 // ends. fail:N: the Nth step fails. fail-from:N: it and all later steps fail. lose:N: serves on the
 // emulated GPU, which is lost in the Nth step: its driver returns an error for every call from then
-// on.
+// on. LSSAR_FAULT_NOT_BEFORE=FILE: the step with the fault first waits until the file is there.
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -27,6 +28,7 @@ struct Fault {
   bool hangs = false;
   bool loses_device = false;
   int first_step = 0, last_step = -1;  // counted from 1
+  std::string not_before = {};         // a file
 };
 
 Fault ReadFault() {
@@ -53,6 +55,9 @@ class FaultyModel final : public ForwardingModel {
                        AttentionStats* counters) override {
     ++step_;
     const bool is_faulty = step_ >= fault_.first_step && step_ <= fault_.last_step;
+    while (is_faulty && !fault_.not_before.empty() && !std::filesystem::exists(fault_.not_before)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     while (is_faulty && fault_.hangs) std::this_thread::sleep_for(std::chrono::hours(1));
     if (is_faulty && fault_.loses_device) {
       driver_->is_sticky = true;
@@ -70,7 +75,8 @@ class FaultyModel final : public ForwardingModel {
 };
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadFaulty(const ModelOptions& options) {
-  const Fault fault = ReadFault();
+  Fault fault = ReadFault();
+  if (const char* path = std::getenv("LSSAR_FAULT_NOT_BEFORE")) fault.not_before = path;
   const auto driver = std::make_shared<DriverScript>();
   driver->free_bytes = size_t{256} << 20;
   auto backend = fault.loses_device ? MakeFaulty(driver) : MakeBackend(options.backend);

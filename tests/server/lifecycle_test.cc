@@ -41,7 +41,7 @@ TEST(LifecycleTest, HealthWatchReportsEveryTransition) {
     const auto serving = watch.Read();
     ASSERT_TRUE(serving.has_value());
     EXPECT_EQ(HealthStatus(*serving), kServing);
-    EXPECT_TRUE(server.GetServer().Shutdown(absl::Seconds(10)));
+    EXPECT_TRUE(server.GetServer().Shutdown(absl::Minutes(2)));
     const auto draining = watch.Read();
     ASSERT_TRUE(draining.has_value());
     EXPECT_EQ(HealthStatus(*draining), kNotServing);
@@ -97,18 +97,19 @@ TEST(LifecycleTest, WithoutAnAddressOnlyTheInProcessChannelWorks) {
 
 TEST(LifecycleTest, DrainLetsRunningCallsFinishAndRejectsNewOnes) {
   TestServer server;
-  server.SetStepMs(5);
+  server.Hold();
   grpc::ClientContext context;
   const auto reader = server.Stub().Generate(&context, HelloRequest(100));
   v1::GenerateReply reply;
   ASSERT_TRUE(reader->Read(&reply));
   auto drained = std::async(std::launch::async,
-                            [&server] { return server.GetServer().Shutdown(absl::Seconds(30)); });
+                            [&server] { return server.GetServer().Shutdown(absl::Minutes(5)); });
   const auto channel = server.NewChannel();
   while (CheckHealth(channel, "") == kServing) std::this_thread::yield();
   const Generated refused = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("shutting down"));
+  server.Release();
   bool is_finished = false;
   while (reader->Read(&reply)) is_finished |= reply.has_finished();
   EXPECT_TRUE(is_finished);

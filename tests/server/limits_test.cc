@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "server/config/limits.h"
+#include "tests/server/poll_until.h"
 #include "tests/server/raw_call.h"
 #include "tests/server/tcp_client.h"
 #include "tests/server/test_server.h"
@@ -51,11 +53,13 @@ TEST(LimitsTest, ACallOverTheLimitIsRejectedWithARetryDelay) {
   server.SetStepMs(20);
   OpenCall first(server.Stub()), second(server.Stub());
   ASSERT_TRUE(first.Begin() && second.Begin());
+  server.Hold();
   const Generated refused = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("2 running calls (--max-calls 2)"));
   EXPECT_THAT(refused.status.error_details(), HasSubstr("google.rpc.RetryInfo"));
   server.SetStepMs(0);
+  server.Release();
   EXPECT_TRUE(first.Finish().ok());
   EXPECT_TRUE(second.Finish().ok());
 }
@@ -86,12 +90,14 @@ TEST(LimitsTest, TheCallLimitOfAConnectionDoesNotAffectOthers) {
   server.SetStepMs(20);
   OpenCall first(*stub), second(*stub);
   ASSERT_TRUE(first.Begin() && second.Begin());
+  server.Hold();
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   v1::GetInfoReply reply;
   EXPECT_EQ(stub->GetInfo(&context, {}, &reply).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(server.Describe().num_running(), 2);  // over another connection
   server.SetStepMs(0);
+  server.Release();
   EXPECT_TRUE(first.Finish().ok());
   EXPECT_TRUE(second.Finish().ok());
 }
@@ -124,7 +130,7 @@ TEST(LimitsTest, FrequentPingsDuringALongStepAreAllowed) {
   TestServer server;
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 120'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   const auto stub = v1::Inference::NewStub(server.NewChannel(arguments));
@@ -151,7 +157,7 @@ TEST(LimitsTest, ACallCancelledBeforeItsRequestArrivedEndsWithoutLeaks) {
   // gRPC ends a streaming call without a request by itself, so it is not counted.
   EXPECT_EQ(server.Metric("lssar_request_failure_total{code=\"CANCELLED\"}"), 0);
   EXPECT_TRUE(Generate(server.Stub(), HelloRequest(1)).status.ok());
-  EXPECT_TRUE(server.GetServer().Shutdown(absl::Seconds(30)));  // no call is left
+  EXPECT_TRUE(server.GetServer().Shutdown(absl::Minutes(2)));  // no call is left
 }
 
 // A peer that starts HTTP/2 and then goes silent, as after a power failure.
@@ -161,7 +167,7 @@ TEST(LimitsTest, TheConnectionOfASilentPeerIsClosed) {
     options.connection.keepalive_timeout = absl::Seconds(1);
   });
   const int peer = ConnectTo(server.GetServer().Port());
-  const timeval timeout = {.tv_sec = 60, .tv_usec = 0};
+  const timeval timeout = {.tv_sec = 120, .tv_usec = 0};
   ASSERT_EQ(setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), 0);
   // The preface, empty SETTINGS, and the acknowledgement of the server's.
   const std::string hello = std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") +
@@ -170,10 +176,13 @@ TEST(LimitsTest, TheConnectionOfASilentPeerIsClosed) {
   ASSERT_EQ(send(peer, hello.data(), hello.size(), MSG_NOSIGNAL), ssize_t(hello.size()));
   char buffer[4096];
   ssize_t received = 1;
-  while (received > 0) received = recv(peer, buffer, sizeof(buffer), 0);
+  while (received > 0 || (received < 0 && errno == EINTR)) {  // a stop of the process interrupts it
+    received = recv(peer, buffer, sizeof(buffer), 0);
+  }
   EXPECT_TRUE(received == 0 || errno == ECONNRESET) << errno;  // closed, not timed out
   close(peer);
-  EXPECT_TRUE(Generate(server.Stub(), HelloRequest(1)).status.ok());
+  // Not at once on a machine that stalls: such a client is silent, too.
+  EXPECT_TRUE(PollUntil([&] { return Generate(server.Stub(), HelloRequest(1)).status.ok(); }));
 }
 
 }  // namespace

@@ -8,9 +8,9 @@
 
 namespace lssar {
 
-// True as soon as `condition` holds; false when it does not hold after 30 s.
+// True as soon as `condition` holds. False after two minutes: only a hang reaches them.
 inline bool PollUntil(const std::function<bool()>& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   while (!condition()) {
     if (std::chrono::steady_clock::now() >= end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

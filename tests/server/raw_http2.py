@@ -54,7 +54,7 @@ class Http2:
     """One connection. `settings` false: the socket alone, nothing sent."""
 
     def __init__(self, host: str, port: int, source: str = "", settings: bool = True,
-                 timeout: float = 30):
+                 timeout: float = 120):
         self.socket = socket.create_connection((host, port), timeout=timeout,
                                                source_address=(source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -138,7 +138,7 @@ class Http2:
             self._unparsed += data
 
     def upload(self, stream: int, data: bytes, end: bool = True,
-               seconds: float = 60) -> bytes | None:
+               seconds: float = 180) -> bytes | None:
         """Sends `data` as the server's flow control allows.
 
         With `end`, returns as `finish`; without, ends when all is sent.
@@ -179,7 +179,7 @@ class Http2:
                 return None
         return None
 
-    def finish(self, stream: int, seconds: float = 10) -> bytes | None:
+    def finish(self, stream: int, seconds: float = 120) -> bytes | None:
         """The bytes of the frames of `stream` until it ends; None: it did not end in time."""
         received = b""
         for kind, flags, number, payload in self.read_frames(seconds):
@@ -190,7 +190,7 @@ class Http2:
                 return received
         return None
 
-    def is_closed(self, seconds: float) -> bool:
+    def is_closed(self, seconds: float = 120) -> bool:
         """Whether the server closes the connection within this time."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
@@ -205,7 +205,7 @@ class Http2:
         return False
 
 
-def ask_health(host: str, port: int, seconds: float = 10) -> bool:
+def ask_health(host: str, port: int, seconds: float = 120) -> bool:
     """Whether a new connection to the gRPC port answers SERVING."""
     try:
         with Http2(host, port, timeout=seconds) as client:

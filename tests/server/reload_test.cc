@@ -60,7 +60,7 @@ TEST_F(ReloadTest, ARunningCallEndsOnItsModelAndANewOneGetsTheNewModel) {
     EXPECT_EQ(Generate(server_.Stub(), HelloRequest(3)).Tokens().size(), 3u);
   }
   EXPECT_EQ(server_.NumEngineFailures(), 0);
-  EXPECT_TRUE(server_.GetServer().Shutdown(absl::Seconds(10)));
+  EXPECT_TRUE(server_.GetServer().Shutdown(absl::Minutes(2)));
 }
 
 TEST_F(ReloadTest, AModelThatDoesNotLoadKeepsTheFirst) {

@@ -13,6 +13,7 @@
 #include "server/http/blocking_client.h"
 #include "server/loaded_model.h"
 #include "tests/server/held_tokenizer.h"
+#include "tests/server/poll_until.h"
 #include "tests/server/zoo_checkpoint.h"
 #include "tests/support/fake_checkpoint.h"
 
@@ -128,22 +129,15 @@ v1::GetInfoReply TestServer::Describe() {
   return reply;
 }
 
-bool TestServer::WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition,
-                         std::chrono::seconds limit) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  do {
-    if (condition(Describe())) return true;
-    std::this_thread::sleep_for(milliseconds(5));
-  } while (std::chrono::steady_clock::now() < deadline);
-  return false;
+bool TestServer::WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition) {
+  return PollUntil([&] { return condition(Describe()); });
 }
 
-bool TestServer::WaitUntilIdle(std::chrono::seconds limit) {
-  const auto is_idle = [](const v1::GetInfoReply& reply) {
+bool TestServer::WaitUntilIdle() {
+  return WaitFor([](const v1::GetInfoReply& reply) {
     return reply.num_free_pages() == reply.num_pages() && reply.num_running() == 0 &&
            reply.num_waiting() == 0;
-  };
-  return WaitFor(is_idle, limit);
+  });
 }
 
 std::vector<v1::Delta> Generated::Deltas(int choice) const {

@@ -6,7 +6,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -79,10 +78,9 @@ class TestServer {
   double Metric(const std::string& series) const;
 
   v1::GetInfoReply Describe();
-  // Polls GetInfo until `condition` holds; false if `limit` passes first.
-  bool WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition,
-               std::chrono::seconds limit = std::chrono::seconds(10));
-  bool WaitUntilIdle(std::chrono::seconds limit = std::chrono::seconds(10));
+  // PollUntil, of GetInfo.
+  bool WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition);
+  bool WaitUntilIdle();
 
  private:
   absl::StatusOr<std::unique_ptr<LoadedModel>> MakeModel(const ModelOptions& options);

@@ -9,7 +9,7 @@ import urllib.request
 
 import grpc
 
-from server_process import SERVER, ServerProcess
+from server_process import SERVER, ServerProcess, check_health
 
 HEALTH = "/grpc.health.v1.Health/Check"
 SERVING = b"\x08\x01"
@@ -17,7 +17,7 @@ SERVING = b"\x08\x01"
 
 def health(address):
     with grpc.insecure_channel(address) as channel:
-        return channel.unary_unary(HEALTH)(b"", timeout=60, wait_for_ready=True)
+        return channel.unary_unary(HEALTH)(b"", timeout=120, wait_for_ready=True)
 
 
 class UnixSocketTest(unittest.TestCase):
@@ -33,8 +33,7 @@ class UnixSocketTest(unittest.TestCase):
         self.assertEqual(health(self.address), SERVING)
         with urllib.request.urlopen(f"http://{server.http_address}/readyz") as reply:
             self.assertEqual(reply.status, 200)
-        probe = subprocess.run([SERVER, "--check-health", "--listen", self.address,
-                                "--http-listen", "off"], capture_output=True, check=False)
+        probe = check_health("--listen", self.address, "--http-listen", "off")
         self.assertEqual(probe.returncode, 0, probe.stdout + probe.stderr)
         self.assertEqual(server.stop(), 0)
         self.assertEqual(os.listdir(self.directory), [])

@@ -34,7 +34,7 @@ class Server(ServerProcess):
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.host, self.port, timeout=120)
 
-    def raw(self, data: bytes, timeout: float = 60) -> bytes:
+    def raw(self, data: bytes, timeout: float = 120) -> bytes:
         """Sends bytes and reads until the server closes."""
         with socket.create_connection((self.host, self.port), timeout=timeout) as client:
             try:
@@ -84,7 +84,7 @@ class Server(ServerProcess):
                 return float(line.split()[-1])
         return 0.0
 
-    def wait_until_idle(self, seconds: float = 60) -> None:
+    def wait_until_idle(self, seconds: float = 120) -> None:
         wait_until(lambda: self.metric("lssar_num_requests_running") == 0
                    and self.metric("lssar_num_requests_waiting") == 0, seconds)
 

@@ -46,7 +46,7 @@ inline bool operator==(const RowWeights& a, const RowWeights& b) {
 }
 
 // Time limit of a request; only a hang reaches it.
-inline constexpr std::chrono::minutes kPatience(LSSAR_SANITIZED ? 5 : 1);
+inline constexpr std::chrono::minutes kPatience(5);
 
 class RecordingSink : public OutputSink {
  public:

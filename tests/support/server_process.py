@@ -18,6 +18,18 @@ IS_SANITIZED = os.environ.get("LSSAR_SANITIZED") == "1"
 MODEL = "models/zoo/lssar-6m"
 
 
+def check_health(*flags: str, environment: dict[str, str] | None = None
+                 ) -> subprocess.CompletedProcess[str]:
+    """`lssar-server --check-health`, until it succeeds. It waits for three seconds; a machine may
+    stall for longer."""
+    deadline = time.monotonic() + 120
+    while True:
+        done = subprocess.run([SERVER, "--check-health", *flags], env=environment, text=True,
+                              capture_output=True, timeout=120, check=False)
+        if done.returncode == 0 or time.monotonic() > deadline:
+            return done
+
+
 class ServerProcess:
     def __init__(self, *flags: str, listen: str = "127.0.0.1:0", model: str = MODEL,
                  state: str = "serving", max_files: int | None = None,
