@@ -125,7 +125,7 @@ HWY_INLINE FixedIntVec AddFixedBytes(FixedIntVec sum,
 
 // Dot products of kRows rows with the high plane of kVectors vectors of keys: emit(r, v, integers).
 // `quads`: of the rows' first dims; `quad_stride` from dims to the next dims. kStreams, meanwhile:
-// as in DotTile, but nothing is prefetched.
+// as in DotTile.
 template <size_t kRows, size_t kVectors, bool kStreams, class Meanwhile, class Emit>
 HWY_INLINE void HighDots(const uint64_t* HWY_RESTRICT quads, size_t quad_stride,
                          const std::array<int32_t, kRows>& offsets, size_t head_dim,
@@ -367,7 +367,7 @@ void AddLow(const Work<Fx16>& work, int row, int key, int count) {
   }
 }
 
-// Adds the first `count` high parts of a row's scores of a tile, or of one vector of it, to the
+// Adds the first `count` high parts of a row's scores of a tile, or of some vectors of it, to the
 // chunk's stats: the maximum is of the scores' lower bounds. Short rows: `scores` are whole.
 HWY_INLINE void AddFixed(const Work<Fx16>& work, int row, const float* HWY_RESTRICT scores,
                          int first_key, size_t first_vector, size_t count, ChunkStats& stats) {
