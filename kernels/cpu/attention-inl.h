@@ -730,20 +730,21 @@ HWY_INLINE double WeighSurvivors(const RowWeighting& row, const ReweightPower& p
   return double{SumInOrder(sums)};
 }
 
-// Where the values of a chunk are, in units of the smallest page.
+// Where the values of a chunk are, by page.
 template <typename T>
 struct ChunkValues {
-  // The value of the chunk's key k begins at values[k / kMinPageSize] + k * stride, its scale is
-  // scales[k / kMinPageSize][k].
+  // The value of the chunk's key k begins at values[k >> page_shift] + k * stride, its scale is
+  // scales[k >> page_shift][k].
   const T* values[kChunkKeys / kMinPageSize];
   const float* scales[kChunkKeys / kMinPageSize];
   size_t stride;
+  int page_shift;
 
   HWY_INLINE const T* Value(int32_t key) const {
-    return values[uint32_t(key) / kMinPageSize] + size_t(key) * stride;
+    return values[uint32_t(key) >> page_shift] + size_t(key) * stride;
   }
   HWY_INLINE const float* Scale(int32_t key) const {
-    return scales[uint32_t(key) / kMinPageSize] + key;
+    return scales[uint32_t(key) >> page_shift] + key;
   }
 };
 
