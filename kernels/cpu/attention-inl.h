@@ -71,20 +71,17 @@ struct KeyTile {
   size_t stride;
   // scales[v]: of the vector's keys. Null: elements have no scales.
   const float* const* scales;
-  // Streams only: vectors of keys to prefetch.
-  const T* const* ahead = nullptr;
 };
 
 // out[r * out_stride + v * lanes + lane] = <q_r, key>, for kVectors vectors of keys. A key's scale
 // multiplies the whole sum: one multiplication instead of one per dim. kStreams, for keys that come
-// from memory: prefetches keys.ahead, and calls meanwhile(v) for each v < kVectors at even
-// distances: arithmetic that overlaps with memory reads.
+// from memory: calls meanwhile(v) for each v < kVectors at even distances: arithmetic that overlaps
+// with memory reads.
 // Shapes  q [dim][kRows]
 template <size_t kRows, size_t kVectors, bool kStreams, typename T, class Meanwhile>
 HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyTile<T>& keys,
                         float* HWY_RESTRICT out, size_t out_stride, const Meanwhile& meanwhile) {
   const ScoreTag d;
-  constexpr size_t kVectorsOfLine = std::max<size_t>(1, 64 / (kScoreLanes * sizeof(T)));
   ScoreVec sums[kRows][kVectors];
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
@@ -92,12 +89,7 @@ HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyT
   const auto multiply = [&](size_t begin, size_t end) {
     for (size_t dim = begin; dim < end; ++dim) {
       ScoreVec k[kVectors];
-      for (size_t v = 0; v < kVectors; ++v) {
-        k[v] = LoadWide(keys.vectors[v] + dim * keys.stride);
-        if (kStreams && v % kVectorsOfLine == 0) {
-          hwy::Prefetch(keys.ahead[v] + dim * keys.stride);
-        }
-      }
+      for (size_t v = 0; v < kVectors; ++v) k[v] = LoadWide(keys.vectors[v] + dim * keys.stride);
       for (size_t r = 0; r < kRows; ++r) {
         const ScoreVec q_r = hn::Set(d, q[dim * kRows + r]);
         for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(q_r, k[v], sums[r][v]);
@@ -237,7 +229,7 @@ struct ChunkStats {
   ScoreVec max;
 };
 
-// Adds a row's first `count` scores of a tile, or of one vector of it, to the chunk's stats.
+// Adds a row's first `count` scores of a tile, or of some vectors of it, to the chunk's stats.
 // first_vector: of the scores, in their tile. The maximum is of of_max(i, y), y the scores from i
 // on.
 template <class OfMax>
@@ -295,8 +287,8 @@ HWY_NOINLINE ChunkStats ApplyOtherPhi(StageOne stage, float* scores, size_t coun
   return stats;
 }
 
-// Applies StageOne to a row's first `count` scores of a tile, or of one vector of it. first_vector:
-// of the scores, in their tile.
+// Applies StageOne to a row's first `count` scores of a tile, or of some vectors of it.
+// first_vector: of the scores, in their tile.
 HWY_INLINE void ApplyPhi(StageOne stage, float* scores, size_t first_vector, size_t count,
                          size_t capacity, ChunkStats& stats) {
   const ScoreTag d;
@@ -738,20 +730,21 @@ HWY_INLINE double WeighSurvivors(const RowWeighting& row, const ReweightPower& p
   return double{SumInOrder(sums)};
 }
 
-// Where the values of a chunk are, in units of the smallest page.
+// Where the values of a chunk are, by page.
 template <typename T>
 struct ChunkValues {
-  // The value of the chunk's key k begins at values[k / kMinPageSize] + k * stride, its scale is
-  // scales[k / kMinPageSize][k].
+  // The value of the chunk's key k begins at values[k >> page_shift] + k * stride, its scale is
+  // scales[k >> page_shift][k].
   const T* values[kChunkKeys / kMinPageSize];
   const float* scales[kChunkKeys / kMinPageSize];
   size_t stride;
+  int page_shift;
 
   HWY_INLINE const T* Value(int32_t key) const {
-    return values[uint32_t(key) / kMinPageSize] + size_t(key) * stride;
+    return values[uint32_t(key) >> page_shift] + size_t(key) * stride;
   }
   HWY_INLINE const float* Scale(int32_t key) const {
-    return scales[uint32_t(key) / kMinPageSize] + key;
+    return scales[uint32_t(key) >> page_shift] + key;
   }
 };
 

@@ -125,7 +125,7 @@ HWY_INLINE FixedIntVec AddFixedBytes(FixedIntVec sum,
 
 // Dot products of kRows rows with the high plane of kVectors vectors of keys: emit(r, v, integers).
 // `quads`: of the rows' first dims; `quad_stride` from dims to the next dims. kStreams, meanwhile:
-// as in DotTile, but nothing is prefetched.
+// as in DotTile.
 template <size_t kRows, size_t kVectors, bool kStreams, class Meanwhile, class Emit>
 HWY_INLINE void HighDots(const uint64_t* HWY_RESTRICT quads, size_t quad_stride,
                          const std::array<int32_t, kRows>& offsets, size_t head_dim,
@@ -367,7 +367,7 @@ void AddLow(const Work<Fx16>& work, int row, int key, int count) {
   }
 }
 
-// Adds the first `count` high parts of a row's scores of a tile, or of one vector of it, to the
+// Adds the first `count` high parts of a row's scores of a tile, or of some vectors of it, to the
 // chunk's stats: the maximum is of the scores' lower bounds. Short rows: `scores` are whole.
 HWY_INLINE void AddFixed(const Work<Fx16>& work, int row, const float* HWY_RESTRICT scores,
                          int first_key, size_t first_vector, size_t count, ChunkStats& stats) {
@@ -563,23 +563,25 @@ HWY_INLINE RefineRule RefineRuleOf(const Work<Fx16>& work, int row) {
   return {.threshold = weighting.threshold};
 }
 
-// Where the keys of a chunk are, in units of the smallest page.
+// Where the keys of a chunk are, by page.
 struct ChunkKeys {
-  ChunkKeys(const Work<Fx16>& work, int chunk) : low_stride(work.kv.LowStride()) {
+  ChunkKeys() = default;
+  ChunkKeys(const Work<Fx16>& work, int chunk)
+      : low_stride(work.kv.LowStride()), page_shift(work.kv.PageShift()) {
     const int end = std::min(work.item.MaxKeys(), chunk + kChunkKeys);
-    for (int key = chunk; key < end; key += kMinPageSize) {
-      const int unit = (key - chunk) / kMinPageSize;
-      low[unit] = work.kv.LowKey(key) - Size(key - chunk) * low_stride;
-      scales[unit] = work.kv.KeyScales(key) - (key - chunk);
+    for (int key = chunk, page = 0; key < end; key += work.kv.PageSize(), ++page) {
+      low[page] = work.kv.LowKey(key) - Size(key - chunk) * low_stride;
+      scales[page] = work.kv.KeyScales(key) - (key - chunk);
     }
   }
   // The low plane of the chunk's key `key`.
   HWY_INLINE const uint8_t* Low(int32_t key) const {
-    return low[uint32_t(key) / kMinPageSize] + size_t(key) * low_stride;
+    return low[uint32_t(key) >> page_shift] + size_t(key) * low_stride;
   }
-  HWY_INLINE const float* Scale(size_t key) const { return scales[key / kMinPageSize] + key; }
+  HWY_INLINE const float* Scale(size_t key) const { return scales[key >> page_shift] + key; }
 
-  size_t low_stride;
+  size_t low_stride = 0;
+  int page_shift = 0;
   const uint8_t* low[kChunkKeys / kMinPageSize];
   const float* scales[kChunkKeys / kMinPageSize];
 };
@@ -660,10 +662,10 @@ HWY_INLINE float RefineList(const Work<Fx16>& work, int row, int chunk, const Ch
 }
 
 // Refine: the candidates of one split and their exact scores. Chunks outside and rows inside, so
-// that the low plane of a chunk stays in L1 for the rows of a block. The candidates of a decode
-// step are scattered: they are prefetched while the next two chunks are listed.
+// that the low plane of a chunk stays in L1 for the rows of an item. The candidates of a decode
+// step are scattered: they are prefetched while the next two chunks are listed, for a few rows
+// together.
 void Refine(const Work<Fx16>& work, int split) {
-  constexpr int kChunksAhead = 2;
   const AttentionItem& item = work.item;
   const ItemValues& values = work.values;
   RefineRule rules[kBlockRows];
@@ -699,23 +701,37 @@ void Refine(const Work<Fx16>& work, int split) {
     }
     return;
   }
-  Candidates lists[kChunksAhead + 1];
-  for (int row = 0; row < item.num_rows; ++row) {
-    if (rules[row].is_done) continue;
-    for (int chunk = first; chunk < end + kChunksAhead * kChunkKeys; chunk += kChunkKeys) {
-      const int idx = (chunk - first) / kChunkKeys;
+  struct Listed {
+    int chunk;
+    ChunkKeys keys;
+    Candidates rows[kGroupRows];
+  };
+  constexpr int kChunksAhead = 2;
+  Listed ring[kChunksAhead + 1];
+  for (int row = 0; row < item.num_rows; row += kGroupRows) {
+    const int group_rows = item.GroupRows(row);
+    for (int i = 0; first + (i - kChunksAhead) * kChunkKeys < end; ++i) {
+      const int chunk = first + i * kChunkKeys;
       if (chunk < end) {
-        const ChunkKeys keys(work, chunk);
-        Candidates& candidates = lists[idx % (kChunksAhead + 1)];
-        list(row, chunk, keys, candidates);
-        for (size_t i = 0; i < candidates.count; ++i) {
-          const uint8_t* low = keys.Low(candidates.keys[i]);
-          for (size_t at = 0; at < work.HeadDim(); at += 64) PrefetchToL2(low + at);
+        Listed& listed = ring[i % (kChunksAhead + 1)];
+        listed.chunk = chunk;
+        listed.keys = ChunkKeys(work, chunk);
+        for (int r = 0; r < group_rows; ++r) {
+          if (rules[row + r].is_done) continue;
+          Candidates& candidates = listed.rows[r];
+          list(row + r, chunk, listed.keys, candidates);
+          for (size_t at = 0; at < candidates.count; ++at) {
+            const uint8_t* low = listed.keys.Low(candidates.keys[at]);
+            for (size_t dim = 0; dim < work.HeadDim(); dim += 64) PrefetchToL2(low + dim);
+          }
         }
       }
-      const int ready = chunk - kChunksAhead * kChunkKeys;
-      if (ready < first || ready >= end) continue;
-      refine(row, ready, ChunkKeys(work, ready), lists[(idx - kChunksAhead) % (kChunksAhead + 1)]);
+      if (i < kChunksAhead) continue;
+      const Listed& ready = ring[(i - kChunksAhead) % (kChunksAhead + 1)];
+      for (int r = 0; r < group_rows; ++r) {
+        if (rules[row + r].is_done) continue;
+        refine(row + r, ready.chunk, ready.keys, ready.rows[r]);
+      }
     }
   }
 }

@@ -107,12 +107,18 @@ void PlanAttention(const AttentionArgs& args, int num_threads, AttentionPlan* pl
     }
   }
 
-  // Threads share an item that is so large that the others would wait for it.
+  // Threads share an item that is so large that the others would wait for it. Equal items that
+  // divide among the threads make nobody wait: a thread finds its own item's values in its cache.
+  const auto& items = plan->items;
+  const bool divides = items.size() % size_t(num_threads) == 0 &&
+                       std::ranges::all_of(items, [&](const AttentionItem& item) {
+                         return Cost(item) == Cost(items.front());
+                       });
   const int64_t large = total_cost / (4 * int64_t{num_threads});
   for (size_t i = 0; i < plan->items.size(); ++i) {
     AttentionItem& item = plan->items[i];
     const int item_idx = int(i);
-    item.is_shared = num_threads > 1 && item.NumSplits() > 1 && Cost(item) > large;
+    item.is_shared = num_threads > 1 && item.NumSplits() > 1 && Cost(item) > large && !divides;
     if (!item.is_shared) {
       plan->first_tasks.push_back({.item_idx = item_idx});
       continue;

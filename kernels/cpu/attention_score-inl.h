@@ -110,8 +110,7 @@ void DotDecodeTile(const Work<T>& work, int first_row, int first_key, const KeyT
   for (size_t v = 0; v < kTileVectors; v += kVectors) {
     const KeyTile<KeyOf<T>> keys{.vectors = tile.vectors + v,
                                  .stride = tile.stride,
-                                 .scales = tile.scales == nullptr ? nullptr : tile.scales + v,
-                                 .ahead = tile.ahead + v};
+                                 .scales = tile.scales == nullptr ? nullptr : tile.scales + v};
     const auto of_tile = [&](size_t i) { meanwhile(v + i); };
     if constexpr (kIsFixed<T>) {
       FixedTile<kRows, kVectors, kStreams>(work, first_row, keys, scores + v * kScoreLanes,
@@ -123,58 +122,64 @@ void DotDecodeTile(const Work<T>& work, int first_row, int first_key, const KeyT
   }
 }
 
-template <bool kStreams, typename T, class Meanwhile>
+// The same for the group of rows that starts at first_row.
+template <typename T>
 void DotDecodeGroup(const Work<T>& work, int first_row, int first_key,
-                    const KeyTile<KeyOf<T>>& tile, const Meanwhile& meanwhile) {
+                    const KeyTile<KeyOf<T>>& tile) {
   static_assert(kGroupRows == 4);
+  const auto nothing = [](size_t) {};
   const int num_rows = work.item.GroupRows(first_row);
   if (kIsFixed<T> && HWY_TARGET <= HWY_AVX3 && num_rows == 4) {  // for kFixedVectors
-    DotDecodeTile<2, kStreams>(work, first_row, first_key, tile, meanwhile);
-    DotDecodeTile<2, false>(work, first_row + 2, first_key, tile, [](size_t) {});
+    DotDecodeTile<2, false>(work, first_row, first_key, tile, nothing);
+    DotDecodeTile<2, false>(work, first_row + 2, first_key, tile, nothing);
     return;
   }
   switch (num_rows) {
-    case 1: return DotDecodeTile<1, kStreams>(work, first_row, first_key, tile, meanwhile);
-    case 2: return DotDecodeTile<2, kStreams>(work, first_row, first_key, tile, meanwhile);
-    case 3: return DotDecodeTile<3, kStreams>(work, first_row, first_key, tile, meanwhile);
-    default: return DotDecodeTile<4, kStreams>(work, first_row, first_key, tile, meanwhile);
+    case 1: return DotDecodeTile<1, false>(work, first_row, first_key, tile, nothing);
+    case 2: return DotDecodeTile<2, false>(work, first_row, first_key, tile, nothing);
+    case 3: return DotDecodeTile<3, false>(work, first_row, first_key, tile, nothing);
+    default: return DotDecodeTile<4, false>(work, first_row, first_key, tile, nothing);
   }
 }
 
-// Writes the dot products of a decode item's rows with the tile's keys, and prefetches later keys.
-// The first group reads the keys from memory and calls meanwhile(v) for each vector of the tile;
-// the others find them in L1.
+// Writes the dot products of a decode item's rows with the tile's keys, prefetches later keys, and
+// calls meanwhile(v, count), once for each of the tile's vectors [v, v + count). One row waits for
+// memory: the calls are between its dot products. Those of several rows need all registers, and
+// arithmetic limits them: one call comes before them.
 template <typename T, class Meanwhile>
 void ScoreDecodeTile(const Work<T>& work, int first_key, const Meanwhile& meanwhile) {
   const KeyOf<T>* vectors[kTileVectors];
   const float* scales[kTileVectors];
   FindTile(work.kv, first_key, work.item.MaxKeys(), vectors, scales);
-  const size_t tile_bytes = kTileKeys * work.HeadDim() * sizeof(KeyOf<T>);
-  const size_t keys_ahead = std::max(size_t{1}, kBytesAhead<T> / tile_bytes) * kTileKeys;
-  const KeyOf<T>* ahead[kTileVectors];
-  const float* scales_ahead[kTileVectors];
-  const int first_ahead = first_key + int(keys_ahead);
-  FindTile(work.kv, first_ahead, work.item.MaxKeys(), ahead, scales_ahead);
   const KeyTile<KeyOf<T>> tile{.vectors = vectors,
                                .stride = work.kv.KeyStride(),
-                               .scales = kKeysHaveScales<T> ? scales : nullptr,
-                               .ahead = ahead};
-  if constexpr (kIsFixed<T>) {
-    const bool prefetches = first_ahead + int(kTileKeys) <= work.item.MaxKeys() &&
-                            !ContinuesStream(work.kv, first_ahead);
-    DotDecodeGroup<true>(work, 0, first_key, tile, [&](size_t v) {
-      meanwhile(v);
-      if (!prefetches) return;
-      PrefetchTile<T>(v, kTileVectors, work.HeadDim(), ahead, tile.stride,
-                      [](const uint8_t* at) { PrefetchToL2(at); });
-      PrefetchToL2(scales_ahead[v]);
+                               .scales = kKeysHaveScales<T> ? scales : nullptr};
+
+  const size_t tile_bytes = kTileKeys * work.HeadDim() * sizeof(KeyOf<T>);
+  const size_t keys_ahead = std::max(size_t{1}, kBytesAhead<T> / tile_bytes) * kTileKeys;
+  const int first_ahead = first_key + int(keys_ahead);
+  const bool prefetches =
+      first_ahead + int(kTileKeys) <= work.item.MaxKeys() && !ContinuesStream(work.kv, first_ahead);
+  const KeyOf<T>* ahead[kTileVectors] = {};
+  const float* scales_ahead[kTileVectors] = {};
+  if (prefetches) FindTile(work.kv, first_ahead, work.item.MaxKeys(), ahead, scales_ahead);
+  const auto prefetch = [&](size_t v) {
+    if (!prefetches) return;
+    PrefetchTile<T>(v, kTileVectors, work.HeadDim(), ahead, tile.stride,
+                    [](const KeyOf<T>* at) { PrefetchToL2(at); });
+    if (kKeysHaveScales<T>) PrefetchToL2(scales_ahead[v]);
+  };
+  if (work.item.num_rows == 1) {
+    DotDecodeTile<1, true>(work, 0, first_key, tile, [&](size_t v) {
+      meanwhile(v, size_t{1});
+      prefetch(v);
     });
-  } else {
-    for (size_t v = 0; kKeysHaveScales<T> && v < kTileVectors; ++v) hwy::Prefetch(scales_ahead[v]);
-    DotDecodeGroup<true>(work, 0, first_key, tile, meanwhile);
+    return;
   }
-  for (int row = kGroupRows; row < work.item.num_rows; row += kGroupRows) {
-    DotDecodeGroup<false>(work, row, first_key, tile, [](size_t) {});
+  meanwhile(size_t{0}, kTileVectors);
+  for (size_t v = 0; v < kTileVectors; ++v) prefetch(v);
+  for (int row = 0; row < work.item.num_rows; row += kGroupRows) {
+    DotDecodeGroup(work, row, first_key, tile);
   }
 }
 
@@ -326,7 +331,7 @@ void AddChunk(const Work<T>& work, StageOne stage, int row, int chunk, int end,
   }
 }
 
-// Applies StageOne to a row's first `count` scores from first_key on: of a tile, or of one vector
+// Applies StageOne to a row's first `count` scores from first_key on: of a tile, or of some vectors
 // of it. first_vector: of the scores, in their tile.
 template <typename T>
 HWY_INLINE void ApplyStage(const Work<T>& work, StageOne stage, int row, int first_key,
@@ -380,11 +385,12 @@ void ScoreDecode(const Work<T>& work, int split) {
   ChunkStats stats[kBlockRows];
   for (int row = 0; row < num_rows; ++row) stats[row].Reset(stage.Least());
   for (int key = first; key < end; key += kTile) {
-    ScoreDecodeTile(work, key, [&](size_t v) {
+    ScoreDecodeTile(work, key, [&](size_t v, size_t count) {
       if (key == first) return;
+      const int before = key - kTile + int(v * kScoreLanes);
+      const size_t num_keys = count * kScoreLanes;
       for (int row = 0; row < num_rows; ++row) {
-        const int before = key - kTile + int(v * kScoreLanes);
-        ApplyStage(work, stage, row, before, v, kScoreLanes, kScoreLanes, stats[row]);
+        ApplyStage(work, stage, row, before, v, num_keys, num_keys, stats[row]);
       }
     });
     for (int row = 0; row < num_rows; ++row) {

@@ -71,10 +71,10 @@ ChunkValues<ValueOf<T>> FindChunk(const Work<T>& work, int chunk) {
   const int end = std::min(work.item.MaxKeys(), chunk + kChunkKeys);
   ChunkValues<ValueOf<T>> found;
   found.stride = work.kv.ValueStride();
-  for (int key = chunk; key < end; key += kMinPageSize) {
-    const int unit = (key - chunk) / kMinPageSize;
-    found.values[unit] = work.kv.Value(key) - Size(key - chunk) * found.stride;
-    if constexpr (kHasScales<T>) found.scales[unit] = work.kv.ValueScales(key) - (key - chunk);
+  found.page_shift = work.kv.PageShift();
+  for (int key = chunk, page = 0; key < end; key += work.kv.PageSize(), ++page) {
+    found.values[page] = work.kv.Value(key) - Size(key - chunk) * found.stride;
+    if constexpr (kHasScales<T>) found.scales[page] = work.kv.ValueScales(key) - (key - chunk);
   }
   return found;
 }
@@ -116,31 +116,41 @@ void WeighList(const Work<T>& work, int row, int split, int chunk, const Survivo
                      list.count, &work.values.num_read[at]);
 }
 
-// Weigh of one row of a decode step. The values of a chunk are prefetched while the next two chunks
-// are weighed.
+// Weigh of a few rows of a decode step, by chunk: what one row reads is in cache for the others.
+// The values of a chunk are prefetched while the next two chunks are weighed.
 template <typename T>
-void ReweightDecodeRow(const Work<T>& work, int row, int split, int end) {
+void ReweightDecodeRows(const Work<T>& work, int first_row, int split, int end) {
+  struct Listed {
+    ChunkValues<ValueOf<T>> values;
+    Survivors rows[kGroupRows];
+    int32_t keys[kGroupRows][size_t{kChunkKeys} + kVectorFloats];
+  };
   constexpr int kChunksAhead = 2;
-  Survivors lists[kSplitKeys / kChunkKeys];
-  int32_t* keys = work.task.keys;
+  Listed ring[kChunksAhead + 1];
+  const int group_rows = work.item.GroupRows(first_row);
   const int first = split * kSplitKeys;
-  for (int chunk = first; chunk < end + kChunksAhead * kChunkKeys; chunk += kChunkKeys) {
+  for (int i = 0; first + (i - kChunksAhead) * kChunkKeys < end; ++i) {
+    const int chunk = first + i * kChunkKeys;
     if (chunk < end) {
-      Survivors& list = lists[(chunk - first) / kChunkKeys];
-      list = FindSurvivors(work, row, chunk, keys);
-      keys += list.count;
-      const ChunkValues<ValueOf<T>> values = FindChunk(work, chunk);
-      for (size_t i = 0; i < list.count; ++i) {
-        const int32_t key = list.keys[i];
-        PrefetchSurvivor(values.Value(key), kHasScales<T> ? values.Scale(key) : nullptr,
-                         work.HeadDim());
+      Listed& listed = ring[i % (kChunksAhead + 1)];
+      listed.values = FindChunk(work, chunk);
+      for (int r = 0; r < group_rows; ++r) {
+        Survivors& list = listed.rows[r];
+        list = FindSurvivors(work, first_row + r, chunk, listed.keys[r]);
+        for (size_t at = 0; at < list.count; ++at) {
+          const int32_t key = list.keys[at];
+          PrefetchSurvivor(listed.values.Value(key),
+                           kHasScales<T> ? listed.values.Scale(key) : nullptr, work.HeadDim());
+        }
+        WeighList(work, first_row + r, split, chunk, list);
       }
-      WeighList(work, row, split, chunk, list);
     }
-    const int ready = chunk - kChunksAhead * kChunkKeys;
-    if (ready < first) continue;
-    SumSurvivorsOfHead(lists[(ready - first) / kChunkKeys], FindChunk(work, ready), work.HeadDim(),
-                       work.values.Partial(row, split));
+    if (i < kChunksAhead) continue;
+    const Listed& ready = ring[(i - kChunksAhead) % (kChunksAhead + 1)];
+    for (int r = 0; r < group_rows; ++r) {
+      SumSurvivorsOfHead(ready.rows[r], ready.values, work.HeadDim(),
+                         work.values.Partial(first_row + r, split));
+    }
   }
 }
 
@@ -311,7 +321,9 @@ void Weigh(const Work<T>& work, int split) {
   const int num_chunks = (item.MaxKeys() + kChunkKeys - 1) / kChunkKeys;
   const int end = std::min(num_chunks * kChunkKeys, (split + 1) * kSplitKeys);
   if (work.args.spec.Form().reweights && item.is_decode) {
-    for (int row = 0; row < item.num_rows; ++row) ReweightDecodeRow(work, row, split, end);
+    for (int row = 0; row < item.num_rows; row += kGroupRows) {
+      ReweightDecodeRows(work, row, split, end);
+    }
   } else if (work.args.spec.Form().reweights) {
     ReweightBlock(work, split, end);
   } else if (item.is_decode) {

@@ -105,6 +105,7 @@ class KvHead {
     return page > 0 && pages_[page] == pages_[page - 1] + 1;
   }
   int PageSize() const { return layout_.page_size; }
+  int PageShift() const { return page_shift_; }  // of key / PageSize()
   size_t KeyStride() const { return size_t(layout_.page_size) * kKeyElements<T>; }
   const ValueOf<T>* Value(int key) const {
     return reinterpret_cast<const ValueOf<T>*>(ValueBlock(key)) + layout_.ValueIndex(Slot(key), 0);
