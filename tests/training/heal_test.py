@@ -107,7 +107,7 @@ class DecoderTest(unittest.TestCase):
         torch.manual_seed(0)
         q, k, v = (torch.randn(2, 4, 70, 8) for _ in range(3))
         for p in (3, 15, 7.5):
-            found = decoder.Decoder(shape, {}, 'lssar', p).attend(q, k, v)
+            found = decoder.Decoder(shape, {}, 'lssar', p).attend(q, k, v, 0)
             expected = attention.attention(q.double(), k.double(), v.double(), 'lssar', p)
             self.assertLess((found - expected.transpose(1, 2).flatten(2)).abs().max(), 1e-5)
 
@@ -115,14 +115,21 @@ class DecoderTest(unittest.TestCase):
         forward = differences.client('forward')
         tokens = list(range(3, 43))
         for base in (LLAMA, NEOX):
-            for kind in ({'kind': 'softmax'}, {'kind': 'lssar', 'p': 15}):
-                config, tensors = {**base, 'attention': kind}, tensors_of(base)
-                net = decoder.Decoder(decoder.shape_of(config), tensors, kind['kind'])
+            for kind, p in (('softmax', 15), ('lssar', 15), ('lssar', (12.5, 3))):
+                spec = {'kind': kind} if kind == 'softmax' else differences.attention_of(p)
+                config, tensors = {**base, 'attention': spec}, tensors_of(base)
+                net = decoder.Decoder(decoder.shape_of(config), tensors, kind, p)
                 found = net.hidden(torch.tensor(tokens)[None])[0] @ net.head().T
                 model = forward.Model(config, lambda name: tensors[name].double().numpy()
                                       if name in tensors else None)
                 expected = model.logits(tokens, range(len(tokens)))
-                self.assertLess(np.abs(found.numpy() - expected).max(), 1e-3, (base, kind))
+                self.assertLess(np.abs(found.numpy() - expected).max(), 1e-3, (base, spec))
+
+    def test_powers_by_layer_are_one_for_each(self):
+        with self.assertRaisesRegex(ValueError, 'p has 3 values; the model has'):
+            decoder.Decoder(decoder.shape_of(LLAMA), {}, 'lssar', (12, 15, 15))
+        self.assertEqual(heal.arguments(['--out', 'x', '--p', '12,10.5']).p, (12, 10.5))
+        self.assertEqual(heal.arguments(['--out', 'x', '--p', '7']).p, 7)
 
     def test_what_is_not_computed_is_refused_by_name(self):
         with self.assertRaisesRegex(SystemExit, 'qk_norm'):
@@ -240,6 +247,15 @@ class DeltaTest(RunFolder):
             bound = float((tensor - base).abs().max()) / 127 + 1e-6
             self.assertLess(float((again.trained[name] - tensor).abs().max()), bound, name)
         self.assertEqual(written.config, {'attention': {'kind': 'lssar', 'p': 15}})
+
+    def test_powers_by_layer_are_in_the_delta(self):
+        run = self.make_run(p=(12.0, 3.5))
+        written = differences.write(run)
+        self.assertEqual(written.config['attention'],
+                         [{'kind': 'lssar', 'p': 12}, {'kind': 'lssar', 'p': 3.5}])
+        differences.start(self.make_run(p=(12.0, 3.5)), f'{self.folder}/delta')
+        with self.assertRaisesRegex(SystemExit, "the run has {'kind': 'lssar', 'p': 15}"):
+            differences.start(self.make_run(), f'{self.folder}/delta')
 
     def test_another_base_is_refused(self):
         run = self.make_run()

@@ -102,11 +102,15 @@ def gated(gate, up, activation):
 class Decoder:
     """Hidden states are float32. Products run in `dtype`, LSSAR's attention as DESIGN.md says.
 
-    weights: {name: tensor}. kind, p: of the attention (attention.py).
+    weights: {name: tensor}. kind, p: of the attention (attention.py); p of every layer, or a
+    sequence with one for each.
     """
 
     def __init__(self, shape, weights, kind, p=15, dtype=torch.float32):
-        self.shape, self.weights, self.kind, self.p, self.dtype = shape, weights, kind, p, dtype
+        self.shape, self.weights, self.kind, self.dtype = shape, weights, kind, dtype
+        self.powers = [p] * shape.layers if isinstance(p, (int, float)) else list(p)
+        if len(self.powers) != shape.layers:
+            raise ValueError(f'p has {len(self.powers)} values; the model has {shape.layers} layers')
         self.angles = {}
 
     def linear(self, x, name, rows=slice(None)):
@@ -143,7 +147,7 @@ class Decoder:
         x = x.unflatten(-1, (count, dim))
         return (x if part == 'v' else self.rotate(x)).transpose(1, 2)
 
-    def attend(self, q, k, v):
+    def attend(self, q, k, v, layer):
         """Causal attention, each head with its K/V head: [batch, length, heads * dim]."""
         group = self.shape.heads // self.shape.kv_heads
         if group > 1 and not attention.has_groups(q, self.kind):
@@ -152,13 +156,13 @@ class Decoder:
             q, k, v = (x.to(self.dtype) for x in (q, k, v))
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            out = attention.fastest_attention(q, k, v, self.kind, self.p)
+            out = attention.fastest_attention(q, k, v, self.kind, self.powers[layer])
         return out.transpose(1, 2).flatten(2)
 
     def attended(self, y, layer):
         """The attention's contribution to the hidden states, from normed hidden states y."""
         q, k, v = (self.project(y, layer, part) for part in 'qkv')
-        return self.linear(self.attend(q, k, v), f'h.{layer}.attn.c_proj')
+        return self.linear(self.attend(q, k, v, layer), f'h.{layer}.attn.c_proj')
 
     def after_attention(self, x, attended, layer):
         """The hidden states behind a block, from those before it and attended()."""

@@ -40,24 +40,30 @@ def _teacher(run):
     return config, tensors, file.metadata
 
 
+def attention_of(p):
+    """config.json's attention of p, a number or one for each layer."""
+    def of_layer(power):
+        return {'kind': 'lssar', 'p': int(power) if power == int(power) else power}
+    return of_layer(p) if isinstance(p, (int, float)) else [of_layer(power) for power in p]
+
+
 def write(run):
     """Writes RUN/delta from the averaged weights."""
     config, tensors, metadata = _teacher(run)
     with open(f'{run.directory}/teacher/import.json', encoding='utf-8') as file:
         imported = json.load(file)
     trained = {name: tensor.cpu().numpy() for name, tensor in run.average.items()}
-    p = int(run.p) if run.p == int(run.p) else run.p
     return client('delta').write(
         f'{run.directory}/delta', json.loads(metadata['source_sha256']), imported, config, tensors,
-        {'attention': {'kind': 'lssar', 'p': p}}, trained)
+        {'attention': attention_of(run.p)}, trained)
 
 
 def start(run, directory):
     """Begins at distillation with the weights of a delta. The optimizer starts afresh."""
     change = client('delta').read(directory)
-    if change.config.get('attention') != {'kind': 'lssar', 'p': run.p}:
+    if change.config.get('attention') != attention_of(run.p):
         raise SystemExit(f'{directory}: attention is {change.config.get("attention")}; the run has '
-                         f'p {run.p:g}')
+                         f'{attention_of(run.p)}')
     config, tensors, metadata = _teacher(run)
     change.check_base(json.loads(metadata['source_sha256']))
     config, changed = change.apply(config, tensors)

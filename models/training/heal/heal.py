@@ -271,6 +271,12 @@ def prepare_run(args, preset):
                     args.evaluation)
 
 
+def powers(text):
+    """'15' -> 15.0; '12,15' -> (12.0, 15.0), one for each layer."""
+    values = tuple(float(word) for word in text.split(','))
+    return values if len(values) > 1 else values[0]
+
+
 def arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--base', help='what `lssar import` reads: directory or GGUF file')
@@ -279,7 +285,8 @@ def arguments(words=None):
     parser.add_argument('--preset', choices=budgets.PRESETS, default='cpu',
                         help='; '.join(f'{name}: {each.what}'
                                        for name, each in budgets.PRESETS.items()))
-    parser.add_argument('--p', type=float, default=15, help='power of the re-weighting')
+    parser.add_argument('--p', type=powers, default=15,
+                        help='power of the re-weighting, or one for each layer: 12,12,15')
     parser.add_argument('--steps', type=int, help='of distillation; default: by the preset')
     parser.add_argument('--minutes', type=float,
                         help='stop after this time; the learning rate falls to 0 until then')
@@ -321,7 +328,10 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     prepare_run(args, preset)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    run = Run(preset, args.out, args.p, args.seed, device, args.minutes)
+    try:
+        run = Run(preset, args.out, args.p, args.seed, device, args.minutes)
+    except ValueError as error:  # powers by layer
+        raise SystemExit(f'--p: {error}') from None
     if os.path.exists(f'{args.out}/state.pt'):
         run.load(f'{args.out}/state.pt')
     elif args.start:
