@@ -444,6 +444,7 @@ ServerStatus Server::State::Status() {
                       .traces = traces == nullptr ? OtlpCounts() : traces->Counts(),
                       .keys = access->Counts()};
   if (certificates != nullptr) status.certificate_end = certificates->End();
+  if (batch_store != nullptr) status.batches = batch_store->Counts();
   const std::shared_ptr<const LoadedModel> served = models.Current();
   if (served == nullptr) return status;
   const Checkpoint& checkpoint = served->GetCheckpoint();

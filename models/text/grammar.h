@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -91,8 +92,11 @@ class GrammarCompiler {
   //         (models/text/json_schema.h), or no text of the vocabulary fits. The message is about
   //         the source: "has 300000 bytes; ..."
   //         DEADLINE_EXCEEDED: it takes longer than kMaxGrammarCompileTime; the same
+  //         CANCELLED: should_stop, which is polled on another thread, returned true
   //         UNIMPLEMENTED: the build has no xgrammar
-  absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const GrammarSource& source) const;
+  absl::StatusOr<std::shared_ptr<const Grammar>> Compile(
+      const GrammarSource& source,
+      const std::function<bool()>& should_stop = [] { return false; }) const;
 
  private:
   struct State;

@@ -11,7 +11,7 @@ GrammarCompiler::GrammarCompiler(const Tokenizer&, int, std::span<const int32_t>
 GrammarCompiler::~GrammarCompiler() = default;
 
 absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(
-    const GrammarSource&) const {
+    const GrammarSource&, const std::function<bool()>&) const {
   return absl::UnimplementedError(
       "this build has no xgrammar, so it cannot constrain the output (sh deploy/xgrammar.sh)");
 }

@@ -69,9 +69,7 @@ absl::Status TooMuchWork() {
 // Bounds the work of the calls in its scope.
 class ScopedLimit {
  public:
-  ScopedLimit(int64_t num_steps, std::chrono::steady_clock::time_point deadline) {
-    work_limit = {.num_steps = num_steps, .deadline = deadline};
-  }
+  explicit ScopedLimit(const xgrammar::WorkLimit& limit) { work_limit = limit; }
   ~ScopedLimit() { work_limit = {}; }
   ScopedLimit(const ScopedLimit&) = delete;
   ScopedLimit& operator=(const ScopedLimit&) = delete;
@@ -110,8 +108,7 @@ class Matcher final : public GrammarMatcher {
     tensor.ndim = 1;
     tensor.dtype = xgrammar::GetBitmaskDLType();
     tensor.shape = shape;
-    const ScopedLimit limit(MaxMatcherSteps(num_ids_),
-                            std::chrono::steady_clock::time_point::max());
+    const ScopedLimit limit({.num_steps = MaxMatcherSteps(num_ids_)});
     try {
       matcher_.FillNextTokenBitmask(&tensor);
     } catch (const std::exception&) {
@@ -122,8 +119,7 @@ class Matcher final : public GrammarMatcher {
   }
 
   absl::StatusOr<bool> Accept(int32_t id) override {
-    const ScopedLimit limit(MaxMatcherSteps(num_ids_),
-                            std::chrono::steady_clock::time_point::max());
+    const ScopedLimit limit({.num_steps = MaxMatcherSteps(num_ids_)});
     try {
       return matcher_.AcceptToken(id);
     } catch (const std::exception&) {
@@ -207,7 +203,7 @@ GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int num_ids,
 GrammarCompiler::~GrammarCompiler() = default;
 
 absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(
-    const GrammarSource& source) const {
+    const GrammarSource& source, const std::function<bool()>& should_stop) const {
   RETURN_IF_ERROR(CheckGrammarSource(source));
   GrammarSource prepared = source;
   if (source.kind == GrammarSource::Kind::kJsonSchema) {
@@ -217,14 +213,16 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(
   std::string warning;
   absl::Status status;
   RunWithStack(kCompileStackBytes, [&] {
-    const ScopedLimit limit(std::numeric_limits<int64_t>::max(),
-                            std::chrono::steady_clock::now() + kMaxGrammarCompileTime);
+    const ScopedLimit limit({.deadline = std::chrono::steady_clock::now() + kMaxGrammarCompileTime,
+                             .should_stop = &should_stop});
     first_warning = &warning;
     try {
       grammar = std::make_shared<CompiledGrammar>(state_->Compile(prepared), state_->num_ids);
     } catch (const xgrammar::WorkLimitExceeded&) {
       status = absl::DeadlineExceededError(StrCat("is too complex: it was not compiled within ",
                                                   kMaxGrammarCompileTime.count(), " s"));
+    } catch (const xgrammar::WorkStopped&) {
+      status = absl::CancelledError("its compilation was stopped");
     } catch (const std::exception& error) {
       status = absl::InvalidArgumentError(
           StrCat("is refused: ", Shorten(error.what(), kMaxReasonBytes)));

@@ -46,19 +46,26 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Get(
                       StrCat("the constraints of running requests have ", num_bytes_,
                              " bytes; they may have ", max_bytes_, "; try again"));
   }
-  const auto awaited = std::make_shared<std::optional<Result>>();
-  compiling_.emplace(key, awaited);
+  const auto compilation = std::make_shared<Compilation>();
+  compiling_.emplace(key, compilation);
   if (compiler_ == nullptr) {
     compiler_ = std::make_unique<GrammarCompiler>(
         *checkpoint_.tokenizer, checkpoint_.config.NumTokenIds(), EosIds(checkpoint_.config));
   }
   lock.unlock();
-  const Result result = compiler_->Compile(source);
+  const Result result = compiler_->Compile(source, [&] {
+    if (!should_stop()) return false;
+    const std::lock_guard waiting_lock(mutex_);
+    return compilation->num_waiting == 0;
+  });
   lock.lock();
-  *awaited = result;
   compiling_.erase(key);
+  const bool is_stopped = absl::IsCancelled(result.status());
+  // Those that have come since it was stopped compile it themselves.
+  if (!is_stopped) compilation->result = result;
   // Another time the machine may be less busy.
-  if (!absl::IsDeadlineExceeded(result.status())) Insert(std::move(key), result);
+  const bool is_final = !is_stopped && !absl::IsDeadlineExceeded(result.status());
+  if (is_final) Insert(std::move(key), result);
   changed_.notify_all();
   return result;
 }
@@ -76,8 +83,10 @@ std::optional<GrammarCache::Result> GrammarCache::WaitFor(const Key& key,
           kMaxGrammarWait,
           StrCat(compiling_.size(), " other constraints are being compiled; try again"));
     }
+    if (awaited != nullptr) ++awaited->num_waiting;
     changed_.wait_for(lock, kPollInterval);
-    if (awaited != nullptr && *awaited) return **awaited;
+    if (awaited != nullptr) --awaited->num_waiting;
+    if (awaited != nullptr && awaited->result) return *awaited->result;
     if (const Result* result = Find(key)) return *result;
   }
   return std::nullopt;

@@ -46,13 +46,13 @@ class GrammarCache {
     return num_bytes_;
   }
 
-  // Blocks while the grammar is compiled, by this call or by another. `workers`: of which this is
-  // a job; null: of none.
+  // Blocks while the grammar is compiled, by this call or by another. A call that has ended goes on
+  // with it for others that wait. `workers`: of which this is a job; null: of none.
   // Requires  the checkpoint has a tokenizer
   // Errors    those of GrammarCompiler::Compile; INVALID_ARGUMENT is kept like a result
   //           RESOURCE_EXHAUSTED: others were compiled for kMaxGrammarWait, or kMaxGrammarWaits
   //           others wait, or those of running requests take max_bytes
-  //           CANCELLED: should_stop returned true
+  //           CANCELLED: should_stop, which any thread asks, returned true
   absl::StatusOr<std::shared_ptr<const Grammar>> Get(const GrammarSource& source,
                                                      const std::function<bool()>& should_stop,
                                                      WorkerPool* workers = nullptr);
@@ -66,8 +66,11 @@ class GrammarCache {
     int64_t num_bytes = 0;
   };
 
-  // The result of a compilation, once it is there: for those that wait.
-  using Awaited = std::shared_ptr<std::optional<Result>>;
+  struct Compilation {
+    std::optional<Result> result;  // for those that wait; none: not yet, or it was stopped
+    int num_waiting = 0;
+  };
+  using Awaited = std::shared_ptr<Compilation>;
 
   // Waits until `key` is kept, or awaited by others, or may be compiled: nullopt.
   std::optional<Result> WaitFor(const Key& key, const std::function<bool()>& should_stop,

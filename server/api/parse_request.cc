@@ -938,7 +938,9 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
   ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
   RETURN_IF_ERROR(ReadLengths(message, prompt.ids.size(), context, &params));
 
-  for (std::string& stop : prompt.stop_strings) params.stop_strings.push_back(std::move(stop));
+  if (!params.ignore_eos) {
+    for (std::string& stop : prompt.stop_strings) params.stop_strings.push_back(std::move(stop));
+  }
   MoveSpecialStops(checkpoint, &params);
   RETURN_IF_ERROR(CheckEarlyIds(checkpoint.config, params));
   RETURN_IF_ERROR(ReadConstraint(message, context, &params));

@@ -476,6 +476,19 @@ absl::StatusOr<Batch> BatchStore::Cancel(const std::string& owner, std::string_v
   return cancelled;
 }
 
+BatchCounts BatchStore::Counts() const {
+  const std::lock_guard lock(mutex_);
+  BatchCounts counts;
+  for (const auto& [id, batch] : batches_) {
+    ++counts.num_batches[size_t(batch.state)];
+    counts.num_completed += batch.num_completed;
+    counts.num_failed += batch.num_failed;
+    if (batch.HasEnded()) continue;
+    counts.num_waiting += batch.num_rows - batch.num_completed - batch.num_failed;
+  }
+  return counts;
+}
+
 std::vector<Batch> BatchStore::Unfinished() const {
   const std::lock_guard lock(mutex_);
   std::vector<Batch> unfinished;

@@ -2,6 +2,7 @@
 #ifndef LSSAR_SERVER_BATCH_BATCH_STORE_H_
 #define LSSAR_SERVER_BATCH_BATCH_STORE_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -40,6 +41,10 @@ enum class BatchState : uint8_t {
   kFailed,
 };
 
+// As OpenAI calls them, in the order of BatchState.
+inline constexpr std::array<std::string_view, 6> kBatchStateNames = {
+    "in_progress", "cancelling", "completed", "expired", "cancelled", "failed"};
+
 struct Batch {
   std::string id;             // "batch_..."
   std::string owner, client;  // the client's address, for the limits and the log
@@ -56,6 +61,13 @@ struct Batch {
   int64_t order = 0;
 
   bool HasEnded() const { return state >= BatchState::kCompleted; }
+};
+
+// All batches that are kept, and their rows.
+struct BatchCounts {
+  std::array<int64_t, kBatchStateNames.size()> num_batches = {};  // by BatchState
+  int64_t num_waiting = 0;                                        // rows without an answer yet
+  int64_t num_completed = 0, num_failed = 0;
 };
 
 // INTERNAL: what the disk has done to `path`. `error`: errno.
@@ -109,6 +121,8 @@ class BatchStore {
   std::vector<Batch> Batches(const std::string& owner) const;  // newest first
   // A batch that has ended stays as it is.
   absl::StatusOr<Batch> Cancel(const std::string& owner, std::string_view id);
+
+  BatchCounts Counts() const;
 
   // The runner's part.
 

@@ -2,6 +2,7 @@
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/descriptor.pb.h>
+#include <google/protobuf/message.h>
 #include <grpcpp/support/server_callback.h>
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "grpc/health/v1/health.pb.h"
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
 
 namespace lssar {
@@ -157,6 +159,8 @@ class ReflectionService final
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeReflectionService(std::vector<std::string> services) {
+  // The linker would leave out a description that nothing uses.
+  google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   return std::make_unique<ReflectionService>(std::move(services));
 }
 

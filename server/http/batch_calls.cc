@@ -69,18 +69,6 @@ Json ToJson(const StoredFile& file) {
           {"status", "processed"}};
 }
 
-std::string_view NameOf(BatchState state) {
-  switch (state) {
-    case BatchState::kInProgress: return "in_progress";
-    case BatchState::kCancelling: return "cancelling";
-    case BatchState::kCompleted: return "completed";
-    case BatchState::kExpired: return "expired";
-    case BatchState::kCancelled: return "cancelled";
-    case BatchState::kFailed: return "failed";
-  }
-  return "failed";
-}
-
 Json ToJson(const Batch& batch) {
   Json errors;
   if (!batch.error_code.empty()) {
@@ -99,7 +87,7 @@ Json ToJson(const Batch& batch) {
           {"errors", errors},
           {"input_file_id", batch.input_file_id},
           {"completion_window", batch.completion_window},
-          {"status", NameOf(batch.state)},
+          {"status", kBatchStateNames[size_t(batch.state)]},
           {"output_file_id", batch.HasEnded() ? TextOrNull(batch.output_file_id) : Json()},
           {"error_file_id", batch.HasEnded() ? TextOrNull(batch.error_file_id) : Json()},
           {"created_at", batch.created_at},
@@ -318,7 +306,7 @@ absl::StatusOr<std::string> CancelBatch(BatchStore& store, const HttpRequest& re
   ASSIGN_OR_RETURN(const Batch batch, store.Cancel(context.KeyName(), IdOf(request)));
   if (batch.HasEnded() && batch.state != BatchState::kCancelled) {
     return absl::FailedPreconditionError(StrCat("the batch ", Quote(batch.id), " is ",
-                                                NameOf(batch.state),
+                                                kBatchStateNames[size_t(batch.state)],
                                                 "; only one that is in progress can be cancelled"));
   }
   return ToJson(batch).dump();

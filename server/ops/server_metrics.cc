@@ -83,6 +83,19 @@ void AddKeys(const std::map<std::string, KeyCounts>& keys, Families* families) {
   add("lssar_key_tokens_total", "Prompt and output tokens of an API key.", &KeyCounts::num_tokens);
 }
 
+void AddBatches(const BatchCounts& counts, Families* families) {
+  families->Begin("lssar_batches", "Batches that are kept, by status.", MetricType::Gauge);
+  for (size_t i = 0; i < kBatchStateNames.size(); ++i) {
+    families->Add(double(counts.num_batches[i]), {{"status", std::string(kBatchStateNames[i])}});
+  }
+  families->Begin("lssar_batch_rows",
+                  "Rows of these batches: without an answer yet, and by answer.",
+                  MetricType::Gauge);
+  families->Add(double(counts.num_waiting), {{"state", "waiting"}});
+  families->Add(double(counts.num_completed), {{"state", "completed"}});
+  families->Add(double(counts.num_failed), {{"state", "failed"}});
+}
+
 // The fields of /proc/self/stat from the third on, which follow the program's name in parentheses.
 std::vector<double> ReadProcessStat() {
   std::ifstream file("/proc/self/stat");
@@ -139,6 +152,7 @@ std::string ServerMetricsText(const ServerStatus& status) {
   }
   if (status.model) AddModel(*status.model, &families);
   if (!status.keys.empty()) AddKeys(status.keys, &families);
+  if (status.batches) AddBatches(*status.batches, &families);
   return families.Text();
 }
 

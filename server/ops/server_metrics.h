@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "server/auth/access_control.h"
+#include "server/batch/batch_store.h"
 #include "server/ops/otlp_exporter.h"
 
 namespace lssar {
@@ -28,6 +29,7 @@ struct ServerStatus {
   bool has_failed_reload = false;                  // ServedModels::HasFailedReload
   OtlpCounts traces = {};
   std::map<std::string, KeyCounts> keys = {};  // by name
+  std::optional<BatchCounts> batches = {};     // nullopt: there are none here
   struct Model {
     std::string name, checkpoint_hash, attention, dtype, kv_cache_dtype, device;
     int max_model_len = 0, max_num_seqs = 0, max_queued_requests = 0;

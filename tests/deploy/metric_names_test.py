@@ -6,6 +6,7 @@ ctest from the repository's root.
 
 import json
 import re
+import subprocess
 import unittest
 
 GOLDEN = 'tests/server/metrics_golden.txt', 'tests/server/server_metrics_golden.txt'
@@ -47,6 +48,12 @@ class MetricNamesTest(unittest.TestCase):
         for by in re.findall(r'by \(([^)]*)\)', expression):
             known = set.union(*(series[name] for name, _ in named))
             self.assertLessEqual(set(re.findall(r'\w+', by)) - {'instance'}, known, expression)
+
+    def test_promtool(self):
+        """Debian's promtool: the text format, units, suffixes, help."""
+        done = subprocess.run(['promtool', 'check', 'metrics'], input=''.join(map(read, GOLDEN)),
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ''))
 
     def test_dashboard(self):
         panels = json.loads(read(DASHBOARD))['panels']

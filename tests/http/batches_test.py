@@ -6,6 +6,7 @@ repository's root with LSSAR_SERVER set.
 
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import tempfile
@@ -107,6 +108,12 @@ class BatchTestCase(unittest.TestCase):
         counts = batch["request_counts"]
         self.assertEqual((counts["completed"], counts["failed"]), (len(output), len(errors)))
         return output, errors
+
+    def num_rows(self, *states: str) -> float:
+        """By /metrics, at one time."""
+        page = self.server.request("GET", "/metrics").body.decode()
+        rows = dict(re.findall(r'^lssar_batch_rows\{state="(\w+)"\} (\d+)$', page, flags=re.M))
+        return sum(int(rows[state]) for state in states)
 
     def num_lines_on_disk(self) -> int:
         """Rows that are answered, whatever the server says."""
@@ -299,6 +306,8 @@ class BatchesTest(BatchTestCase):
         self.assertEqual(reply.status, 400)
         self.assertIn("is in use", reply.error()["message"])
         wait_until(lambda: self.server.metric("lssar_num_requests_running") > 0)
+        self.assertEqual(self.server.metric('lssar_batches{status="in_progress"}'), 1)
+        self.assertEqual(self.num_rows("waiting", "completed", "failed"), 101)
         # Other calls go on beside it.
         self.server.post(COMPLETIONS, {"prompt": "Once", "max_tokens": 4})
         reply = self.json("POST", f"/v1/batches/{cancelled['id']}/cancel")
@@ -312,7 +321,10 @@ class BatchesTest(BatchTestCase):
             self.assertEqual(len(output) + len(errors), 101)
             codes = {row["error"]["code"] for row in errors.values()}
             self.assertIn(f"batch_{status}", codes)
+            self.assertEqual(self.server.metric(f'lssar_batches{{status="{status}"}}'), 1)
         self.server.wait_until_idle()
+        self.assertEqual(self.num_rows("waiting"), 0)
+        self.assertEqual(self.num_rows("completed", "failed"), 2 * 101)
 
 
 class KeysTest(BatchTestCase):

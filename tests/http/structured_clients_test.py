@@ -1,4 +1,5 @@
-"""Structured output by openai, instructor and pydantic, and what jsonschema says of the texts.
+"""Structured output by openai, instructor, outlines and pydantic, and what jsonschema says of the
+texts.
 
 Run by ctest with LSSAR_SERVER, and with LSSAR_VENVS: where the packages of
 tests/requirements-structured.txt are installed, once. Skipped where PyPI cannot be reached.
@@ -172,6 +173,34 @@ class StructuredClientsTest(unittest.TestCase):
                     response_model=Answer, model=NAME, max_retries=0, max_tokens=400, seed=seed,
                     messages=[{"role": "user", "content": "A colour?"}])
                 self.assertIsInstance(answer, Answer)
+
+    def test_outlines(self) -> None:
+        """Its classes for OpenAI, vLLM and SGLang, each with its own fields."""
+        import openai
+        import outlines
+        import pydantic
+
+        class Pet(pydantic.BaseModel):
+            kind: Literal["cat", "dog"]
+            age: int = pydantic.Field(ge=0, le=30)
+
+        common = {"max_tokens": 500, "seed": 1}
+        with openai.OpenAI(base_url=f"http://{server.http_address}/v1", api_key="none") as client:
+            for kind in (outlines.from_openai, outlines.from_vllm, outlines.from_sglang):
+                with self.subTest(kind=kind.__name__):
+                    model = kind(client, NAME)
+                    self.assertTrue(model("A story.", max_tokens=5, temperature=0))
+                    text = model("A pet.", Pet, **common)
+                    Pet.model_validate_json(text)
+                    self.assertEqual("".join(model.stream("A pet.", Pet, **common)), text)
+            for kind in (outlines.from_vllm, outlines.from_sglang):
+                with self.subTest(kind=kind.__name__):
+                    model = kind(client, NAME)
+                    self.assertRegex(model("A code.", outlines.types.Regex("[A-Z]{3}-[0-9]{4}"),
+                                           **common), "^[A-Z]{3}-[0-9]{4}$")
+                    self.assertIn(model("A pet.", Literal["cat", "dog"], **common), ("cat", "dog"))
+                    grammar = outlines.types.CFG('root ::= "yes" | "no"')
+                    self.assertIn(model("Is it?", grammar, **common), ("yes", "no"))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ PROTO = HERE.parents[1] / 'proto' / 'lssar' / 'v1' / 'inference.proto'
 REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
                 'tools': HERE.parent / 'requirements-tools.txt',
                 'guidellm': HERE.parent / 'requirements-guidellm.txt',
+                'benchmarks': HERE.parent / 'requirements-benchmarks.txt',
+                'llama-index': HERE.parent / 'requirements-llama-index.txt',
                 'import': HERE.parent / 'requirements-import.txt',
                 'real': HERE.parent / 'requirements-real.txt',
                 'import-torch': HERE.parent / 'requirements-import-torch.txt',
@@ -72,9 +74,10 @@ def is_current(stamp, key):
     return stamp.exists() and stamp.read_text() == key
 
 
-def environment(name, has_client=True, is_debian=False):
+def environment(name, has_client=True, is_debian=False, is_complete=False):
     """The Python of an environment with the requirements of `name` and, mostly, the client.
-    `is_debian`: what they depend on are packages of Debian."""
+    `is_debian`: what they depend on are packages of Debian. `is_complete`: the requirements list
+    all that is needed of what they depend on."""
     directory = DIRECTORY / name
     python = directory / 'bin' / 'python'
     requirements = REQUIREMENTS[name]
@@ -85,7 +88,8 @@ def environment(name, has_client=True, is_debian=False):
             run('/usr/bin/python3', '-m', 'venv', '--system-site-packages', directory)
         else:
             run(sys.executable, '-m', 'venv', directory)
-        pip(python, 'install', '-q', *(['--no-deps'] if is_debian else []), '-r', requirements)
+        options = ['--no-deps'] if is_debian or is_complete else []
+        pip(python, 'install', '-q', *options, '-r', requirements)
         (directory / 'requirements.sha256').write_text(key)
     if not has_client:
         return python

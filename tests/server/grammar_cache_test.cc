@@ -100,6 +100,44 @@ TEST_F(ConstraintTest, ACallThatHasEndedDoesNotWait) {
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
+// More than enough work for a poll.
+GrammarSource Large() {
+  return {.kind = GrammarSource::Kind::kRegex, .text = "([a-z]{1,40}[0-9]{1,40}){1,40}"};
+}
+
+TEST_F(ConstraintTest, ACompilationStopsWhenItsCallHasEnded) {
+  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+  int num_polls = 0;
+  const auto stopped = cache_.Get(Large(), [&num_polls] { return ++num_polls == 3; });
+  EXPECT_EQ(stopped.status().code(), absl::StatusCode::kCancelled) << stopped.status();
+  EXPECT_EQ(num_polls, 3);
+  EXPECT_TRUE(cache_.Get(Large(), Never).ok()) << "the next call compiles it";
+}
+
+TEST_F(ConstraintTest, ACompilationGoesOnForCallsThatWaitForIt) {
+  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+  std::atomic<bool> is_compiling = false, is_awaited = false;
+  absl::StatusOr<std::shared_ptr<const Grammar>> ended, waiting;
+  std::thread first([&] {
+    ended = cache_.Get(Large(), [&] {
+      is_compiling = true;
+      is_compiling.notify_all();
+      is_awaited.wait(false);
+      return true;
+    });
+  });
+  is_compiling.wait(false);
+  waiting = cache_.Get(Large(), [&] {
+    is_awaited = true;
+    is_awaited.notify_all();
+    return false;
+  });
+  first.join();
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  ASSERT_TRUE(waiting.ok()) << waiting.status();
+  EXPECT_EQ(*ended, *waiting) << "it was compiled once";
+}
+
 TEST_F(ConstraintTest, CallsThatWaitHoldNoWorkerAndHaveALimit) {
   GrammarCache none(&Zoo(), /*max_compiling=*/0);
   const GrammarSource source = {.kind = GrammarSource::Kind::kRegex, .text = "a"};

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <future>
 #include <string>
+#include <utility>
 
 #include "tests/server/raw_call.h"
 #include "tests/server/test_server.h"
@@ -64,6 +65,22 @@ TEST(LifecycleTest, ReflectionListsTheServices) {
   ASSERT_TRUE(descriptor.has_value());
   EXPECT_THAT(*descriptor, HasSubstr("lssar/v1/inference.proto"));
   EXPECT_THAT(*descriptor, HasSubstr("GenerateRequest"));
+}
+
+TEST(LifecycleTest, ReflectionDescribesEachServiceThatItLists) {
+  TestServer server;
+  for (const auto& [service, file] :
+       {std::pair<std::string, std::string>(kService, "lssar/v1/inference.proto"),
+        {"grpc.health.v1.Health", "grpc/health/v1/health.proto"},
+        {"grpc.reflection.v1alpha.ServerReflection", "grpc/reflection/v1alpha/reflection.proto"}}) {
+    // ServerReflectionRequest { file_containing_symbol: service }
+    RawCall call(server.NewChannel(),
+                 "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                 std::string("\x22") + static_cast<char>(service.size()) + service);
+    const auto reply = call.Read();
+    ASSERT_TRUE(reply.has_value());
+    EXPECT_THAT(*reply, HasSubstr(file));
+  }
 }
 
 TEST(LifecycleTest, APortInUseIsReported) {

@@ -50,6 +50,10 @@ TEST(ServerMetricsTest, ThePageMatchesTheGoldenFile) {
       .has_failed_reload = true,
       .traces = {.num_exported = 70, .num_dropped = 5},
       .keys = {{"alice", {.num_calls = 3, .num_refused = 1, .num_tokens = 500}}, {"bob", {}}},
+      .batches = BatchCounts{.num_batches = {1, 2, 3, 4, 5, 6},
+                             .num_waiting = 70,
+                             .num_completed = 80,
+                             .num_failed = 9},
       .model = ServerStatus::Model{.name = "lssar-6m",
                                    .checkpoint_hash = "0123456789abcdef",
                                    .attention = "lssar p=15",
@@ -74,8 +78,8 @@ TEST(ServerMetricsTest, WhileLoadingThereIsNoModel) {
   EXPECT_EQ(ValueOf(text, "lssar_state{state=\"serving\"}"), "0");
   EXPECT_EQ(ValueOf(text, "lssar_ready"), "0");
   EXPECT_EQ(ValueOf(text, "lssar_last_reload_successful"), "1");
-  for (const char* absent :
-       {"lssar_max_model_len", "lssar_tls_certificate_end_timestamp_seconds"}) {
+  for (const char* absent : {"lssar_max_model_len", "lssar_tls_certificate_end_timestamp_seconds",
+                             "lssar_batch_rows{state=\"waiting\"}"}) {
     EXPECT_EQ(ValueOf(text, absent), "none");
   }
 }

@@ -175,6 +175,12 @@ TEST_F(ParseRequestTest, ChatIsRenderedAndAddsItsStopStrings) {
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_EQ(call->request.prompt, WithBos(Encode("<|user|>Hi<|assistant|>")));
   EXPECT_THAT(call->request.Generate()->stop_strings, ElementsAre("\n", "<|user|>"));
+
+  // What ends a turn is EOS of a chat.
+  request.set_ignore_eos(true);
+  const auto endless = ParseGenerate(request, Context());
+  ASSERT_TRUE(endless.ok()) << endless.status();
+  EXPECT_THAT(endless->request.Generate()->stop_strings, ElementsAre("\n"));
 }
 
 // One field out of range and a substring of the message.
