@@ -517,7 +517,7 @@ def http_beside_grpc(programs, quick):
              '--max-concurrency', NUM_STREAMS, '--num-prompts', num_requests * NUM_STREAMS,
              '--warmup', '0s')
     ratios, counts = [], []
-    with Server(programs.server, '--http-listen', '127.0.0.1:0') as server:
+    with Server(programs.server) as server:
         address = server.serving['http_address']
         programs.bench(server.address, *flags)  # touches the pages
         for round_idx in range(1 if quick else 5):  # in pairs: slow phases affect both

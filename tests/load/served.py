@@ -72,12 +72,14 @@ def cores_apart():
 
 
 class Server:
-    """A server on a free port, for a with block. `cores`: the cores it may use; None: all."""
+    """A server on free ports, for a with block. `cores`: the cores it may use; None: all."""
 
     def __init__(self, program, *flags, cores=None, **environment):
         self._cores = cores
         self._environment = {**clean_environment(), **environment}
-        self._command = [program, '--model', MODEL, '--listen', '127.0.0.1:0', *map(str, flags)]
+        http = () if '--http-listen' in flags else ('--http-listen', '127.0.0.1:0')
+        self._command = [program, '--model', MODEL, '--listen', '127.0.0.1:0', *http,
+                         *map(str, flags)]
 
     def __enter__(self):
         self._log = tempfile.NamedTemporaryFile('w+', suffix='.log')

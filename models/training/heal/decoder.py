@@ -110,7 +110,8 @@ class Decoder:
         self.shape, self.weights, self.kind, self.dtype = shape, weights, kind, dtype
         self.powers = [p] * shape.layers if isinstance(p, (int, float)) else list(p)
         if len(self.powers) != shape.layers:
-            raise ValueError(f'p has {len(self.powers)} values; the model has {shape.layers} layers')
+            raise ValueError(f'p has {len(self.powers)} values; the model has {shape.layers} '
+                             'layers')
         self.angles = {}
 
     def linear(self, x, name, rows=slice(None)):

@@ -26,10 +26,10 @@ def transfer(teacher, student, tokens, scale=1.0):
         with torch.no_grad():
             y = teacher.norm(x, f'h.{layer}.ln_1')
             q, k, v = (teacher.project(y, layer, part) for part in 'qkv')
-            target = teacher.linear(teacher.attend(q, k, v, layer), f'h.{layer}.attn.c_proj').float()
+            target = teacher.linear(teacher.attend(q, k, v, layer), f'h.{layer}.attn.c_proj')
         out = student.attend(student.project(y, layer, 'q'), student.project(y, layer, 'k'), v,
                              layer)
-        out = teacher.linear(out, f'h.{layer}.attn.c_proj').float()
+        target, out = target.float(), teacher.linear(out, f'h.{layer}.attn.c_proj').float()
         loss = (out - target).square().mean() / target.square().mean()
         (loss * scale).backward()
         total += float(loss.detach()) / teacher.shape.layers
