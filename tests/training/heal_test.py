@@ -130,6 +130,9 @@ class DecoderTest(unittest.TestCase):
             decoder.Decoder(decoder.shape_of(LLAMA), {}, 'lssar', (12, 15, 15))
         self.assertEqual(heal.arguments(['--out', 'x', '--p', '12,10.5']).p, (12, 10.5))
         self.assertEqual(heal.arguments(['--out', 'x', '--p', '7']).p, 7)
+        shipped = recipe.FOLDER.parents[1] / 'models/zoo/smollm2-lssar'
+        self.assertEqual(differences.powers_of(shipped),
+                         (12,) * 5 + (10,) * 5 + (12,) * 5 + (15,) * 15)
 
     def test_what_is_not_computed_is_refused_by_name(self):
         with self.assertRaisesRegex(SystemExit, 'qk_norm'):

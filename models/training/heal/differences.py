@@ -47,6 +47,16 @@ def attention_of(p):
     return of_layer(p) if isinstance(p, (int, float)) else [of_layer(power) for power in p]
 
 
+def powers_of(directory):
+    """p of a delta, a number or one for each layer."""
+    spec = client('delta').read(directory).config.get('attention')
+    layers = spec if isinstance(spec, list) else [spec]
+    if not layers or any(not isinstance(layer, dict) or layer.get('kind') != 'lssar'
+                         for layer in layers):
+        raise SystemExit(f'{directory}: attention is {spec}; must be lssar')
+    return tuple(layer['p'] for layer in layers) if isinstance(spec, list) else spec['p']
+
+
 def write(run):
     """Writes RUN/delta from the averaged weights."""
     config, tensors, metadata = _teacher(run)

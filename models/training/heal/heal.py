@@ -285,8 +285,9 @@ def arguments(words=None):
     parser.add_argument('--preset', choices=budgets.PRESETS, default='cpu',
                         help='; '.join(f'{name}: {each.what}'
                                        for name, each in budgets.PRESETS.items()))
-    parser.add_argument('--p', type=powers, default=15,
-                        help='power of the re-weighting, or one for each layer: 12,12,15')
+    parser.add_argument('--p', type=powers,
+                        help='power of the re-weighting, or one for each layer: 12,12,15; default: '
+                             'those of --start, or 15')
     parser.add_argument('--steps', type=int, help='of distillation; default: by the preset')
     parser.add_argument('--minutes', type=float,
                         help='stop after this time; the learning rate falls to 0 until then')
@@ -328,6 +329,8 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     prepare_run(args, preset)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    if args.p is None:
+        args.p = differences.powers_of(args.start) if args.start else 15
     try:
         run = Run(preset, args.out, args.p, args.seed, device, args.minutes)
     except ValueError as error:  # powers by layer
