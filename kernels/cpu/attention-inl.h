@@ -730,6 +730,20 @@ HWY_INLINE double WeighSurvivors(const RowWeighting& row, const ReweightPower& p
   return double{SumInOrder(sums)};
 }
 
+// Calls begin(chunk, slot) for the chunks of [first, end) in order, and finish(slot) for each when
+// two later ones have begun: what begin prefetches has arrived by then. A slot is reused.
+template <typename Slot, class Begin, class Finish>
+HWY_INLINE void WalkChunksAhead(int first, int end, const Begin& begin, const Finish& finish) {
+  constexpr int kChunksAhead = 2;
+  constexpr int kSlots = kChunksAhead + 1;
+  Slot slots[kSlots];
+  for (int i = 0; first + (i - kChunksAhead) * kChunkKeys < end; ++i) {
+    const int chunk = first + i * kChunkKeys;
+    if (chunk < end) begin(chunk, slots[i % kSlots]);
+    if (i >= kChunksAhead) finish(slots[(i - kChunksAhead) % kSlots]);
+  }
+}
+
 // Where the values of a chunk are, by page.
 template <typename T>
 struct ChunkValues {

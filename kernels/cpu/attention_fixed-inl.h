@@ -706,33 +706,27 @@ void Refine(const Work<Fx16>& work, int split) {
     ChunkKeys keys;
     Candidates rows[kGroupRows];
   };
-  constexpr int kChunksAhead = 2;
-  Listed ring[kChunksAhead + 1];
   for (int row = 0; row < item.num_rows; row += kGroupRows) {
     const int group_rows = item.GroupRows(row);
-    for (int i = 0; first + (i - kChunksAhead) * kChunkKeys < end; ++i) {
-      const int chunk = first + i * kChunkKeys;
-      if (chunk < end) {
-        Listed& listed = ring[i % (kChunksAhead + 1)];
-        listed.chunk = chunk;
-        listed.keys = ChunkKeys(work, chunk);
-        for (int r = 0; r < group_rows; ++r) {
-          if (rules[row + r].is_done) continue;
-          Candidates& candidates = listed.rows[r];
-          list(row + r, chunk, listed.keys, candidates);
-          for (size_t at = 0; at < candidates.count; ++at) {
-            const uint8_t* low = listed.keys.Low(candidates.keys[at]);
-            for (size_t dim = 0; dim < work.HeadDim(); dim += 64) PrefetchToL2(low + dim);
-          }
+    const auto begin = [&](int chunk, Listed& listed) {
+      listed.chunk = chunk;
+      listed.keys = ChunkKeys(work, chunk);
+      for (int r = 0; r < group_rows; ++r) {
+        if (rules[row + r].is_done) continue;
+        Candidates& candidates = listed.rows[r];
+        list(row + r, chunk, listed.keys, candidates);
+        for (size_t at = 0; at < candidates.count; ++at) {
+          const uint8_t* low = listed.keys.Low(candidates.keys[at]);
+          for (size_t dim = 0; dim < work.HeadDim(); dim += 64) PrefetchToL2(low + dim);
         }
       }
-      if (i < kChunksAhead) continue;
-      const Listed& ready = ring[(i - kChunksAhead) % (kChunksAhead + 1)];
+    };
+    WalkChunksAhead<Listed>(first, end, begin, [&](const Listed& ready) {
       for (int r = 0; r < group_rows; ++r) {
         if (rules[row + r].is_done) continue;
         refine(row + r, ready.chunk, ready.keys, ready.rows[r]);
       }
-    }
+    });
   }
 }
 

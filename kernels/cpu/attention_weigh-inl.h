@@ -125,33 +125,26 @@ void ReweightDecodeRows(const Work<T>& work, int first_row, int split, int end) 
     Survivors rows[kGroupRows];
     int32_t keys[kGroupRows][size_t{kChunkKeys} + kVectorFloats];
   };
-  constexpr int kChunksAhead = 2;
-  Listed ring[kChunksAhead + 1];
   const int group_rows = work.item.GroupRows(first_row);
-  const int first = split * kSplitKeys;
-  for (int i = 0; first + (i - kChunksAhead) * kChunkKeys < end; ++i) {
-    const int chunk = first + i * kChunkKeys;
-    if (chunk < end) {
-      Listed& listed = ring[i % (kChunksAhead + 1)];
-      listed.values = FindChunk(work, chunk);
-      for (int r = 0; r < group_rows; ++r) {
-        Survivors& list = listed.rows[r];
-        list = FindSurvivors(work, first_row + r, chunk, listed.keys[r]);
-        for (size_t at = 0; at < list.count; ++at) {
-          const int32_t key = list.keys[at];
-          PrefetchSurvivor(listed.values.Value(key),
-                           kHasScales<T> ? listed.values.Scale(key) : nullptr, work.HeadDim());
-        }
-        WeighList(work, first_row + r, split, chunk, list);
+  const auto begin = [&](int chunk, Listed& listed) {
+    listed.values = FindChunk(work, chunk);
+    for (int r = 0; r < group_rows; ++r) {
+      Survivors& list = listed.rows[r];
+      list = FindSurvivors(work, first_row + r, chunk, listed.keys[r]);
+      for (size_t at = 0; at < list.count; ++at) {
+        const int32_t key = list.keys[at];
+        PrefetchSurvivor(listed.values.Value(key),
+                         kHasScales<T> ? listed.values.Scale(key) : nullptr, work.HeadDim());
       }
+      WeighList(work, first_row + r, split, chunk, list);
     }
-    if (i < kChunksAhead) continue;
-    const Listed& ready = ring[(i - kChunksAhead) % (kChunksAhead + 1)];
+  };
+  WalkChunksAhead<Listed>(split * kSplitKeys, end, begin, [&](const Listed& ready) {
     for (int r = 0; r < group_rows; ++r) {
       SumSurvivorsOfHead(ready.rows[r], ready.values, work.HeadDim(),
                          work.values.Partial(first_row + r, split));
     }
-  }
+  });
 }
 
 // Prefetches part `part` of `num_parts` of a chunk's values: nearly every value of a chunk has a
