@@ -1,6 +1,5 @@
 // LSSAR_CHECK ends the process with file, line and expression if a condition is false, in every
-// build. LSSAR_DCHECK does so in debug builds only, for inner loops. Debian 12's Abseil has no
-// ABSL_CHECK.
+// build. Debian 12's Abseil has no ABSL_CHECK.
 #ifndef LSSAR_BASE_CHECK_H_
 #define LSSAR_BASE_CHECK_H_
 
@@ -14,13 +13,5 @@
       std::abort();                                                                      \
     }                                                                                    \
   } while (false)
-
-#ifdef NDEBUG
-#define LSSAR_DCHECK(condition) \
-  do {                          \
-  } while (false)
-#else
-#define LSSAR_DCHECK(condition) LSSAR_CHECK(condition)
-#endif
 
 #endif  // LSSAR_BASE_CHECK_H_

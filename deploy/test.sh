@@ -4,9 +4,9 @@
 #   sh deploy/test.sh          the tests that every change must pass
 #   sh deploy/test.sh --all    also the container image, the import of checkpoints with PyTorch from
 #                              PyPI (5.4 GB), the long runs of the GPU kernels' PTX, of fuzzers
-#                              and of tokenizers, the dev build (DCHECKs on), and the builds with
-#                              address, undefined-behaviour and thread sanitizers: two to three
-#                              hours on two cores
+#                              and of tokenizers, and the builds with address,
+#                              undefined-behaviour and thread sanitizers and the libraries'
+#                              assertions: two to three hours on two cores
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
@@ -19,7 +19,7 @@ case "$#:${1:-}" in
   0:) ;;
   1:--all)
     groups="$groups image"
-    presets="ci dev asan tsan"
+    presets="ci asan tsan"
     ;;
   *)
     echo "usage: sh deploy/test.sh [--all]" >&2

@@ -46,7 +46,7 @@ void StopMatcher::Push(std::string_view text, std::string* out) {
       longest = std::max(longest, size_t(num_matched));
     }
     if (match_) longest = strings_->AreInText() ? 0 : strings_->String(*match_).size();
-    LSSAR_DCHECK(longest <= withheld_.size());
+    LSSAR_CHECK(longest <= withheld_.size());
     const size_t num_safe = withheld_.size() - longest;
     out->append(withheld_, 0, num_safe);
     withheld_.erase(0, num_safe);

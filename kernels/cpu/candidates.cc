@@ -98,14 +98,14 @@ Candidates::RankPrefix Candidates::FindPrefix(const uint64_t* amounts, uint64_t 
     }
     uint32_t bin = digit.mask;
     for (; bins_[bin] < wanted; --bin) {
-      LSSAR_DCHECK(bin > 0);
+      LSSAR_CHECK(bin > 0);
       wanted -= bins_[bin];
     }
     key |= bin << digit.shift;
     known |= digit.mask << digit.shift;
   }
   for (size_t i = 0;; ++i) {
-    LSSAR_DCHECK(i < count_);
+    LSSAR_CHECK(i < count_);
     if (RankKey(scores_[i]) != key) continue;
     const uint64_t amount = amounts == nullptr ? 1 : amounts[i];
     if (wanted <= amount) return {.key = key, .id = ids_[i]};
@@ -141,7 +141,7 @@ int32_t Candidates::Pick(uint64_t draw) const {
   const uint64_t target = ScaledDraw(draw, TotalWeight());
   uint64_t sum = 0;
   for (size_t i = 0;; ++i) {
-    LSSAR_DCHECK(i < count_);
+    LSSAR_CHECK(i < count_);
     sum += weights_[i];
     if (sum > target) return ids_[i];
   }
