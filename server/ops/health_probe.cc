@@ -92,8 +92,8 @@ absl::StatusOr<bool> IsServing(const Address& address, const TlsFiles& tls) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
   // No http_proxy of the environment lies between the server and itself.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Whatever the address is: the certificate is not verified, and an IPv6 address in brackets would
-  // be no name.
+  // The same for every address: the certificate is not verified, and an IPv6 address in brackets
+  // would be no name.
   arguments.SetSslTargetNameOverride("127.0.0.1");
   grpc::GenericStub stub(grpc::CreateCustomChannel(address.Text(), credentials, arguments));
   grpc::ClientContext context;

@@ -380,12 +380,12 @@ TEST(Preemption, APreemptedRequestIsNotOvertaken) {
   const Submitted youngest = engine.Submit(Generate(Ids(2, 3), 2));
   Request urgent = Generate(Ids(2, 4), 2);
   urgent.priority = 1;
-  const Submitted senior = engine.Submit(urgent);
+  const Submitted first = engine.Submit(urgent);
   engine.RunSteps(4);
   EXPECT_FALSE(youngest.sink->IsAdmitted());
   EXPECT_EQ(young.sink->Status(), std::nullopt);
   engine.RunAll();
-  for (const Submitted& submitted : {oldest, young, youngest, senior}) {
+  for (const Submitted& submitted : {oldest, young, youngest, first}) {
     EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
   }
   EXPECT_EQ(oldest.sink->Stats().num_preemptions, 0);

@@ -31,7 +31,7 @@ struct Fault {
   std::string not_before = {};         // a file
 };
 
-Fault ReadFault() {
+Fault ReadKind() {
   const char* variable = std::getenv("LSSAR_FAULT");
   const std::string_view text = variable == nullptr ? "" : variable;
   const size_t colon = text.find(':');
@@ -43,6 +43,12 @@ Fault ReadFault() {
   if (kind == "lose") return {.loses_device = true, .first_step = step, .last_step = step};
   LSSAR_CHECK(kind == "fail-from");
   return {.first_step = step, .last_step = 1 << 30};
+}
+
+Fault ReadFault() {
+  Fault fault = ReadKind();
+  if (const char* path = std::getenv("LSSAR_FAULT_NOT_BEFORE")) fault.not_before = path;
+  return fault;
 }
 
 class FaultyModel final : public ForwardingModel {
@@ -75,8 +81,7 @@ class FaultyModel final : public ForwardingModel {
 };
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadFaulty(const ModelOptions& options) {
-  Fault fault = ReadFault();
-  if (const char* path = std::getenv("LSSAR_FAULT_NOT_BEFORE")) fault.not_before = path;
+  const Fault fault = ReadFault();
   const auto driver = std::make_shared<DriverScript>();
   driver->free_bytes = size_t{256} << 20;
   auto backend = fault.loses_device ? MakeFaulty(driver) : MakeBackend(options.backend);

@@ -26,12 +26,6 @@ v1::GenerateRequest Request(int max_tokens) {
   return request;
 }
 
-std::vector<int32_t> IdsOf(const std::vector<v1::Token>& tokens) {
-  std::vector<int32_t> ids;
-  for (const v1::Token& token : tokens) ids.push_back(token.token().id());
-  return ids;
-}
-
 TEST(GenerateTest, StartedComesFirstThenDeltasThenFinished) {
   TestServer server;
   v1::GenerateRequest request = Request(12);
@@ -86,15 +80,27 @@ TEST(GenerateTest, TheSameSeedGivesTheSameTextAndTheServerReturnsItsSeed) {
 
 TEST(GenerateTest, StreamIntervalMergesStepsIntoOneDelta) {
   TestServer server;
-  server.SetStepMs(5);  // or the writes are later than all steps
   v1::GenerateRequest request = Request(20);
   const std::vector<int32_t> ids = IdsOf(Generate(server.Stub(), request).Tokens());
   request.set_stream_interval(8);
-  const Generated generated = Generate(server.Stub(), request);
+  server.Hold();
+  grpc::ClientContext context;
+  const auto reader = server.Stub().Generate(&context, request);
+  Generated generated;
+  v1::GenerateReply& reply = generated.replies.emplace_back();
+  ASSERT_TRUE(reader->Read(&reply));
+  EXPECT_TRUE(reply.has_started());
+  // The next steps begin when the delta has been read: no write is merged with another.
+  for (const int num_tokens : {8, 8, 4}) {
+    server.Pass(num_tokens);
+    v1::GenerateReply& next = generated.replies.emplace_back();
+    ASSERT_TRUE(reader->Read(&next));
+    EXPECT_EQ(next.delta().tokens_size(), num_tokens);
+  }
+  server.Release();
   EXPECT_EQ(IdsOf(generated.Tokens()), ids);
-  // 8, 8 and 4 tokens; what comes while a write has not completed is added to the next one.
-  const std::vector<v1::Delta> deltas = generated.Deltas();
-  for (size_t i = 0; i + 1 < deltas.size(); ++i) EXPECT_GE(deltas[i].tokens_size(), 8) << i;
+  while (reader->Read(&generated.replies.emplace_back())) continue;
+  EXPECT_TRUE(reader->Finish().ok());
 }
 
 TEST(GenerateTest, EchoStartsEveryChoiceWithThePrompt) {

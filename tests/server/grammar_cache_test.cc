@@ -37,6 +37,14 @@ class ConstraintTest : public ParseRequestTest {
   GrammarCache cache_{&Zoo(), 2};
 };
 
+// What needs a compiler of grammars.
+class CompiledConstraintTest : public ConstraintTest {
+ protected:
+  void SetUp() override {
+    if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+  }
+};
+
 TEST_F(ConstraintTest, WithoutXgrammarEachIsRefusedByName) {
   if (GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has xgrammar";
   v1::GenerateRequest message = Message();
@@ -46,8 +54,7 @@ TEST_F(ConstraintTest, WithoutXgrammarEachIsRefusedByName) {
   EXPECT_THAT(parsed.status().message(), HasSubstr("regex: this build has no xgrammar"));
 }
 
-TEST_F(ConstraintTest, EachIsCompiledOnce) {
-  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+TEST_F(CompiledConstraintTest, EachIsCompiledOnce) {
   const GrammarSource source = {.kind = GrammarSource::Kind::kRegex, .text = "[a-z]+[0-9]"};
   std::vector<std::thread> threads;
   std::vector<std::shared_ptr<const Grammar>> grammars(8);
@@ -63,8 +70,7 @@ TEST_F(ConstraintTest, EachIsCompiledOnce) {
   EXPECT_EQ(cache_.Get(source, Never).value(), grammars[0]);
 }
 
-TEST_F(ConstraintTest, MemoryIsBounded) {
-  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+TEST_F(CompiledConstraintTest, MemoryIsBounded) {
   // Refused at once, and each takes twice its text.
   const auto source = [](int i) {
     return GrammarSource{.kind = GrammarSource::Kind::kJsonSchema,
@@ -75,8 +81,7 @@ TEST_F(ConstraintTest, MemoryIsBounded) {
   EXPECT_GT(cache_.NumBytes(), kMaxGrammarCacheBytes / 2);
 }
 
-TEST_F(ConstraintTest, GrammarsThatRequestsHoldTakeTheMemory) {
-  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+TEST_F(CompiledConstraintTest, GrammarsThatRequestsHoldTakeTheMemory) {
   GrammarCache one(&Zoo(), /*max_compiling=*/1, /*max_bytes=*/1);
   const auto get = [&one](const std::string& text) {
     return one.Get({.kind = GrammarSource::Kind::kRegex, .text = text}, Never);
@@ -91,8 +96,7 @@ TEST_F(ConstraintTest, GrammarsThatRequestsHoldTakeTheMemory) {
   EXPECT_TRUE(get("b").ok());
 }
 
-TEST_F(ConstraintTest, ACallThatHasEndedDoesNotWait) {
-  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+TEST_F(CompiledConstraintTest, ACallThatHasEndedDoesNotWait) {
   GrammarCache none(&Zoo(), /*max_compiling=*/0);
   const GrammarSource source = {.kind = GrammarSource::Kind::kRegex, .text = "a"};
   EXPECT_EQ(none.Get(source, [] { return true; }).status().code(), absl::StatusCode::kCancelled);
@@ -105,8 +109,7 @@ GrammarSource Large() {
   return {.kind = GrammarSource::Kind::kRegex, .text = "([a-z]{1,40}[0-9]{1,40}){1,40}"};
 }
 
-TEST_F(ConstraintTest, ACompilationStopsWhenItsCallHasEnded) {
-  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+TEST_F(CompiledConstraintTest, ACompilationStopsWhenItsCallHasEnded) {
   int num_polls = 0;
   const auto stopped = cache_.Get(Large(), [&num_polls] { return ++num_polls == 3; });
   EXPECT_EQ(stopped.status().code(), absl::StatusCode::kCancelled) << stopped.status();
@@ -114,8 +117,7 @@ TEST_F(ConstraintTest, ACompilationStopsWhenItsCallHasEnded) {
   EXPECT_TRUE(cache_.Get(Large(), Never).ok()) << "the next call compiles it";
 }
 
-TEST_F(ConstraintTest, ACompilationGoesOnForCallsThatWaitForIt) {
-  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+TEST_F(CompiledConstraintTest, ACompilationGoesOnForCallsThatWaitForIt) {
   std::atomic<bool> is_compiling = false, is_awaited = false;
   absl::StatusOr<std::shared_ptr<const Grammar>> ended, waiting;
   std::thread first([&] {
@@ -162,8 +164,7 @@ TEST_F(ConstraintTest, CallsThatWaitHoldNoWorkerAndHaveALimit) {
   is_over = true;
 }
 
-TEST_F(ConstraintTest, BadFieldsAreNamed) {
-  if (!GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has no xgrammar";
+TEST_F(CompiledConstraintTest, BadFieldsAreNamed) {
   const auto refusal = [this](const v1::GenerateRequest& message) {
     const auto parsed = Parse(message);
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);

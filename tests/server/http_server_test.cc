@@ -179,6 +179,8 @@ class RecordingCall final : public ExchangeListener {
   absl::Status gone, finished;
 };
 
+constexpr char kGet[] = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+
 class HttpTransportTest : public testing::Test, public HttpHandler {
  protected:
   std::optional<HttpReply> CheckHead(HttpRequest*) override { return std::nullopt; }
@@ -207,6 +209,21 @@ class HttpTransportTest : public testing::Test, public HttpHandler {
     exchanges_.erase(exchanges_.begin());
     return exchange;
   }
+  struct Connected {
+    int client;
+    std::shared_ptr<HttpExchange> exchange;
+    std::shared_ptr<RecordingCall> call;
+  };
+  // A client that has sent a request, and whose kernel takes little of the reply ahead of it.
+  Connected ConnectWithASmallWindow() {
+    const int client = ConnectTo(transport_->Port());
+    const int window = 64 << 10;
+    EXPECT_EQ(setsockopt(client, SOL_SOCKET, SO_RCVBUF, &window, sizeof(window)), 0);
+    SendAll(client, kGet);
+    Connected connected{client, Next(), std::make_shared<RecordingCall>()};
+    EXPECT_TRUE(connected.exchange->Attach(connected.call));
+    return connected;
+  }
   static std::string ReadAll(int client) {
     std::string all;
     char buffer[4096];
@@ -221,17 +238,9 @@ class HttpTransportTest : public testing::Test, public HttpHandler {
   std::unique_ptr<HttpTransport> transport_;
 };
 
-constexpr char kGet[] = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-
 TEST_F(HttpTransportTest, AProducerHearsWhenTheClientIsBehindAndWhenItHasCaughtUp) {
   Open({.stream = {.buffer_bytes = 64 << 10}});
-  const int client = ConnectTo(transport_->Port());
-  const int window = 64 << 10;
-  ASSERT_EQ(setsockopt(client, SOL_SOCKET, SO_RCVBUF, &window, sizeof(window)), 0);
-  SendAll(client, kGet);
-  const auto exchange = Next();
-  const auto call = std::make_shared<RecordingCall>();
-  ASSERT_TRUE(exchange->Attach(call));
+  const auto [client, exchange, call] = ConnectWithASmallWindow();
   exchange->BeginStream();
   // Far more than the kernel's buffers take.
   const std::string event(1 << 20, 'x');
@@ -319,13 +328,7 @@ TEST_F(HttpTransportTest, AClientThatTricklesALargeReplyLosesItsConnection) {
   for (const milliseconds timeout : {milliseconds(500), milliseconds(2000), milliseconds(8000)}) {
     // 32 MiB have 3 timeouts. The client reads something in each, but takes more than 10 for all.
     Open({.stream = {.buffer_bytes = 16 << 20, .client_timeout = absl::FromChrono(timeout)}});
-    const int client = ConnectTo(transport_->Port());
-    const int window = 64 << 10;
-    ASSERT_EQ(setsockopt(client, SOL_SOCKET, SO_RCVBUF, &window, sizeof(window)), 0);
-    SendAll(client, kGet);
-    const auto exchange = Next();
-    const auto call = std::make_shared<RecordingCall>();
-    ASSERT_TRUE(exchange->Attach(call));
+    const auto [client, exchange, call] = ConnectWithASmallWindow();
     const size_t num_bytes = size_t{32} << 20;
     exchange->Reply({.status = 200, .body = std::string(num_bytes, 'x')});
     std::string buffer(64 << 10, '\0');

@@ -75,12 +75,6 @@ bool WaitUntilPaused(TestServer& server) {
   return false;
 }
 
-std::vector<int> Ids(const std::vector<v1::Token>& tokens) {
-  std::vector<int> ids;
-  for (const v1::Token& token : tokens) ids.push_back(token.token().id());
-  return ids;
-}
-
 TEST(SlowReaderTest, OnlyTheSlowRequestPausesAndItResumesWithTheSameTokens) {
   TestServer server({.max_model_len = 8192}, WithTimeout(absl::ZeroDuration()));
   const Generated expected = Generate(server.Stub(), LargeRequest());
@@ -103,7 +97,7 @@ TEST(SlowReaderTest, OnlyTheSlowRequestPausesAndItResumesWithTheSameTokens) {
   }
   const grpc::Status status = slow.Finish();
   ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(Ids(read.Tokens()), Ids(expected.Tokens()));
+  EXPECT_EQ(IdsOf(read.Tokens()), IdsOf(expected.Tokens()));
   EXPECT_EQ(read.Text(), expected.Text());
   EXPECT_TRUE(server.WaitUntilIdle());
 }

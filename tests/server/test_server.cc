@@ -72,7 +72,13 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> TestServer::MakeModel(const ModelOp
   const int number = num_loads_++;
   model->on_forward = [this, number](const ForwardBatch&) {
     std::this_thread::sleep_for(milliseconds(step_ms_));
-    while (number < num_held_) std::this_thread::sleep_for(milliseconds(1));
+    while (number < num_held_) {
+      if (num_passing_ > 0) {
+        --num_passing_;
+        break;
+      }
+      std::this_thread::sleep_for(milliseconds(1));
+    }
     if (num_failing_ == 0) return absl::OkStatus();
     --num_failing_;
     return absl::InternalError("the device failed");
@@ -138,6 +144,12 @@ bool TestServer::WaitUntilIdle() {
     return reply.num_free_pages() == reply.num_pages() && reply.num_running() == 0 &&
            reply.num_waiting() == 0;
   });
+}
+
+std::vector<int32_t> IdsOf(const std::vector<v1::Token>& tokens) {
+  std::vector<int32_t> ids;
+  for (const v1::Token& token : tokens) ids.push_back(token.token().id());
+  return ids;
 }
 
 std::vector<v1::Delta> Generated::Deltas(int choice) const {

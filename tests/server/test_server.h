@@ -48,6 +48,8 @@ class TestServer {
   void SetStepMs(int milliseconds) { step_ms_ = milliseconds; }
   // Blocks the steps of the models that have been loaded until Release.
   void Hold() { num_held_ = int{num_loads_}; }
+  // Lets this many of the blocked steps pass.
+  void Pass(int num_steps) { num_passing_ += num_steps; }
   void Release() { num_held_ = 0; }
   // Blocks the tokenization of long texts (HeldTokenizer) until ReleaseTexts.
   void HoldTexts() { texts_.is_held = true; }
@@ -88,6 +90,7 @@ class TestServer {
   const EngineOptions options_;
   std::atomic<int> step_ms_ = 0;
   std::atomic<int> num_held_ = 0;  // models, the first ones
+  std::atomic<int> num_passing_ = 0;
   TextHold texts_;
   std::atomic<bool> fails_to_load_ = false;
   std::atomic<int> num_loads_ = 0;
@@ -113,6 +116,8 @@ struct Generated {
   std::vector<v1::Token> Tokens(int choice = 0) const;
   std::vector<v1::Delta> Deltas(int choice = 0) const;
 };
+
+std::vector<int32_t> IdsOf(const std::vector<v1::Token>& tokens);
 
 Generated Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
                    grpc::ClientContext& context);

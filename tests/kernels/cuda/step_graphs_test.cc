@@ -79,7 +79,7 @@ TEST_P(StepGraphsTest, OpsAreCalledTwiceAndThenReplayed) {
   EXPECT_EQ(stepper_->num_op_runs - num_prefills, num_runs_before_replay + 1);
 }
 
-// Whatever the traffic, no step runs its ops or waits for a recording.
+// No step runs its ops or waits for a recording, with any traffic.
 TEST_P(StepGraphsTest, PreparedStepsAreReplayedFromTheFirst) {
   ASSERT_TRUE(stepper_->Prepare(5, 300).ok());
   ASSERT_TRUE(twin_->Step({{.pages = {0}}}, false).ok());  // the row that Prepare writes
