@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import re
 import subprocess
 import threading
 
@@ -23,6 +25,17 @@ def run_cli(*arguments, stdin='', model=True, **extra):
     command = [CLI, *arguments, *(['--model', MODEL] if model else [])]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S,
                           env=clean_environment(LSSAR_HISTORY='', **extra), check=False)
+
+
+def run_page(page, python, environment):
+    """Runs the Python program of a page of the documentation, which starts servers of its own.
+    -> the lines that it prints."""
+    [program] = re.findall(r'```python\n(.*?)```', pathlib.Path(page).read_text(encoding='utf-8'),
+                           re.DOTALL)
+    path = f"{os.path.dirname(os.path.abspath(SERVER))}:{environment['PATH']}"
+    done = subprocess.run([python, '-c', program], text=True, timeout=TIMEOUT_S, check=True,
+                          stdout=subprocess.PIPE, env={**environment, 'PATH': path})
+    return done.stdout.splitlines()
 
 
 class RunningServer:

@@ -156,6 +156,16 @@ class FigureTest(unittest.TestCase):
         self.assertEqual([[tuple(point) for point in segment] for segment in segments],
                          [[(1024, 0.51), (1024, 1.0)]])
 
+    def test_kl(self):
+        ranges = [{'first': 1, 'end': 5, 'kl': 0.5, 'kl_median': 0.25, 'kl_p99': 2.0},
+                  {'first': 5, 'end': 17, 'kl': 0.75, 'kl_median': 0.5, 'kl_p99': 4.0}]
+        figure = figures.kl([('int8', {'by_position': ranges}), ('int4', {'by_position': ranges})])
+        line = figure.axes[0].lines[0]
+        self.assertEqual(list(line.get_xdata()), [2, 5 ** 0.5 * 4])
+        self.assertEqual(list(line.get_ydata()), [0.5, 0.75])
+        self.assertEqual([text.get_text() for text in figure.axes[0].get_legend().texts],
+                         ['int8', 'int4'])
+
     def test_positions_sweep_and_bench(self):
         ranges = [{'first': 1, 'end': 11, 'num_tokens': 10, 'loss': 4, 'standard_error': 0.1},
                   {'first': 11, 'end': 21, 'num_tokens': 10, 'loss': 3, 'standard_error': 0.2}]

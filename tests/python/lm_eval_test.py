@@ -7,7 +7,7 @@ import unittest
 
 from environments import HERE, environment, isolated, run
 from lssar import Client
-from programs import CLI, MODEL, RunningServer
+from programs import CLI, MODEL, RunningServer, run_page
 
 MAX_LENGTH = 31  # a small window, so that texts of the tasks are longer
 MAX_GEN_TOKS = 24  # as tasks/generate.yaml
@@ -17,6 +17,18 @@ def rows(task):
     """The documents of a task."""
     lines = (HERE / 'tasks' / f'{task}.jsonl').read_text(encoding='utf-8').splitlines()
     return [json.loads(line) for line in lines]
+
+
+class HiddenStatesPageTest(unittest.TestCase):
+    """Its program runs with the scikit-learn that lm-eval needs, and shows what the page says."""
+
+    def test_a_linear_probe(self):
+        lines = run_page('docs/hidden_states.md', environment('foreign'), isolated())
+        layers, accuracies = zip(*(line.rstrip('%').split(': ') for line in lines), strict=True)
+        self.assertEqual(layers, tuple(f'layer {i}' for i in range(7)))
+        accuracy = [float(each) for each in accuracies]
+        self.assertGreater(max(accuracy), 70)  # a guess: 50
+        self.assertGreater(max(accuracy), accuracy[0])
 
 
 class LmEvalTest(unittest.TestCase):

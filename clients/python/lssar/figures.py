@@ -2,6 +2,7 @@
 
     attention   the weights of every captured head, as panels; a line of panels for each layer of
                 each file
+    kl          Kullback-Leibler divergence by position, of `kl --json`
     loss        loss by length, of `score --ids --json`
     passkey     accuracy by length, with 95% intervals
     positions   loss by position, of `perplexity --json`
@@ -419,6 +420,30 @@ def positions(named: Named) -> Figure:
     return figure
 
 
+def kl(named: Named) -> Figure:
+    """Mean divergence in ranges of positions, and from the median to the 99th percentile. Where a
+    divergence is 0, a logarithmic axis has no point."""
+    figure = Figure(figsize=(6.4, 3.4), layout='constrained')
+    axes = figure.subplots()
+    for name, document in named:
+        ranges = objects(document, 'by_position')
+        # The geometric mean of a range's ends, on a logarithmic axis.
+        x = [math.sqrt(number(part, 'first') * (number(part, 'end') - 1)) for part in ranges]
+        line, = axes.plot(x, [number(part, 'kl') for part in ranges], marker='o', label=name)
+        axes.fill_between(x, [number(part, 'kl_median') for part in ranges],
+                          [number(part, 'kl_p99') for part in ranges], alpha=0.2, linewidth=0,
+                          color=line.get_color())
+    axes.set_xscale('log', base=2)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}'))
+    axes.set_yscale('log')
+    axes.set_xlabel('tokens read before')
+    axes.set_ylabel('KL divergence (nats)')
+    axes.set_title('lines: means; bands: median to 99th percentile', fontsize=8)
+    axes.grid(alpha=0.3)
+    legend(axes, named)
+    return figure
+
+
 def sweep_buckets(name: str, document: JsonObject) -> Figure:
     """Loss by tokens read above that of the best p of each bucket: a curve for each p, and one for
     the step function."""
@@ -505,7 +530,7 @@ def bench(named: Named) -> Figure:
 
 
 KINDS: Mapping[str, Callable[[Named], Figure]] = {
-    'attention': attention, 'loss': loss, 'passkey': passkey, 'positions': positions,
+    'attention': attention, 'kl': kl, 'loss': loss, 'passkey': passkey, 'positions': positions,
     'ruler': ruler, 'sweep': sweep, 'bench': bench}
 SINGLE = ('sweep',)  # kinds of one document
 SUFFIXES = ('.svg', '.png', '.pdf', '.html')
