@@ -1,6 +1,6 @@
 """Runs the programs of two pages, and draws what they print: docs/figures/probe.svg, steering.svg.
 
-    pip install './clients/python[plot]'; PATH="$PWD/build/release/bin:$PATH" python3 docs/figures.py
+    PATH="$PWD/build/release/bin:$PATH" python3 docs/figures.py    # needs lssar[plot], scikit-learn
 """
 
 import pathlib

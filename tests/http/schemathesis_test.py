@@ -3,7 +3,7 @@ seed.
 
 Run by ctest from the repository's root with LSSAR_SERVER, and with LSSAR_VENVS: where the packages
 of tests/requirements-schemathesis.txt are installed, once. Skipped where PyPI cannot be reached.
-LSSAR_NUM_CASES: of each path, of the random part; LSSAR_SEED. By hand, some 5,000 cases:
+LSSAR_NUM_CASES: of each path, of the random part; LSSAR_SEED. By hand, more of them:
 
     LSSAR_NUM_CASES=400 LSSAR_SEED=2 ctest --test-dir build/ci -V -R HttpSchemathesis
 """
