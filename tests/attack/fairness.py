@@ -1,14 +1,16 @@
 """What one API key can do to another's time to the first token.
 
-    /usr/bin/python3 tests/attack/fairness.py --build build/ci [--calls 100] [--only 'NAME;...']
+    /usr/bin/python3 tests/attack/fairness.py --build build/ci [--calls 100] [--apart]
+        [--only 'NAME;...']
 
 For each shape of attack: a fresh server with two keys; calls of the one key alone, one after
 another; then the same calls once the other key's attack fills the engine. Prints median and 99th
 percentile of the time to the first token and their ratio. Targets: the 99th percentile at most 3
 times, no call lost, the same tokens. At last a burst: 200 calls at once of a key with 1,000 tokens
 per minute, which may not use more. Exit code 0: every target is met; 1: one is not. Times are those
-of the machine: engine_test's FairShare counts the same in steps. Run from the root of the source
-tree.
+of the machine: engine_test's FairShare counts the same in steps. An attacker's client computes,
+too, on the same CPUs; with --apart the server has a CPU for itself, and the clients the others.
+Run from the root of the source tree.
 """
 
 import argparse
@@ -77,9 +79,11 @@ SHAPES: dict[str, tuple[int, str, typing.Callable[[int], typing.Any]]] = {
 }
 
 
-def send_attack(address: str, shape: str) -> None:
+def send_attack(address: str, shape: str, is_apart: bool) -> None:
     """Until the process is ended."""
     import grpc
+    if is_apart:
+        os.nice(10)  # the client whose times are measured comes first
     num_threads, rpc, make = SHAPES[shape]
     requests = [make(i) for i in range(num_threads)]
 
@@ -148,21 +152,28 @@ def ask_stats(address: str) -> tuple[int, int]:
     return found
 
 
-def start(stack: contextlib.ExitStack, build: str, keys: str) -> attack.Server:
+def start(stack: contextlib.ExitStack, build: str, keys: str, is_apart: bool) -> attack.Server:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     path = pathlib.Path(folder) / 'keys.toml'
     path.write_text(keys)
+    cpus = os.sched_getaffinity(0)
+    if is_apart:  # children have the CPUs of their parent
+        os.sched_setaffinity(0, {min(cpus)})
+        stack.callback(os.sched_setaffinity, 0, cpus)
     server = attack.Server(os.path.join(build, 'bin', 'lssar-server'), '--api-keys', str(path))
     stack.callback(server.kill)
+    if is_apart:
+        os.sched_setaffinity(0, cpus - {min(cpus)})
     return server
 
 
 def run_shape(shape: str, arguments: argparse.Namespace) -> bool:
     with contextlib.ExitStack() as stack:
-        server = start(stack, arguments.build, KEY_FILE)
+        server = start(stack, arguments.build, KEY_FILE, arguments.apart)
         in_process(server.grpc, 5)
         alone, expected = in_process(server.grpc, arguments.calls)
-        attacker = multiprocessing.Process(target=send_attack, args=(server.grpc, shape))
+        attacker = multiprocessing.Process(target=send_attack,
+                                           args=(server.grpc, shape, arguments.apart))
         attacker.start()
         stack.callback(attacker.kill)
         deadline = time.monotonic() + START_SECONDS
@@ -209,7 +220,7 @@ def send_burst(address: str) -> None:
 def run_burst(arguments: argparse.Namespace) -> bool:
     limited = KEY_FILE.replace('[other]', f'tokens-per-minute = {TOKENS_PER_MINUTE}\n[other]')
     with contextlib.ExitStack() as stack:
-        server = start(stack, arguments.build, limited)
+        server = start(stack, arguments.build, limited, arguments.apart)
         burst = multiprocessing.Process(target=send_burst, args=(server.grpc,))
         begin = time.monotonic()
         burst.start()
@@ -227,6 +238,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--build', required=True, help='build folder: programs in bin/, stubs')
     parser.add_argument('--calls', type=int, default=100)
+    parser.add_argument('--apart', action='store_true', help='one CPU for the server alone')
     parser.add_argument('--only', default='', help='names of shapes, separated by semicolons')
     arguments = parser.parse_args()
     sys.path.insert(0, os.path.join(arguments.build, 'python'))

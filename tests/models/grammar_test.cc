@@ -1,11 +1,9 @@
 // Masks of grammars, against PCRE2's partial matches; limits; sources that are refused. Skipped in
 // a build without xgrammar.
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "models/text/grammar.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <pcre2.h>
 
 #include <algorithm>
 #include <map>
@@ -18,6 +16,7 @@
 #include "base/str_cat.h"
 #include "kernels/sampling.h"
 #include "tests/support/fake_model.h"
+#include "tests/support/regex_oracle.h"
 
 namespace lssar {
 namespace {
@@ -26,60 +25,45 @@ using Kind = GrammarSource::Kind;
 using ::testing::HasSubstr;
 
 // Pieces that end within characters, a special token with a text, and ids without bytes.
-class OddTokenizer final : public Tokenizer {
- public:
-  int VocabSize() const override { return int(pieces_.size()); }
-  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view,
-                                              absl::FunctionRef<bool()>) const override {
-    return absl::UnimplementedError("only decodes");
-  }
-  int MaxPieceBytes() const override { return 16; }
-  std::string_view PieceBytes(int32_t id) const override { return pieces_[size_t(id)]; }
-  std::optional<int32_t> FindSpecialToken(std::string_view text) const override {
-    return text == "<|user|>" ? std::optional<int32_t>(3) : std::nullopt;
-  }
-  bool AddsDummyPrefix() const override { return false; }
-  std::string_view Hash() const override { return "odd"; }
-
-  static constexpr int32_t kEos = 2;
-
- private:
-  // é is C3 A9, 😀 is F0 9F 98 80.
-  const std::vector<std::string> pieces_ = {"",
-                                            "",
-                                            "</s>",
-                                            "<|user|>",
-                                            "a",
-                                            "b",
-                                            "ab",
-                                            "\xC3",
-                                            "\xA9",
-                                            "\xF0\x9F",
-                                            "\x98\x80",
-                                            "\xC3\xA9",
-                                            "\xA9"
-                                            "a",
-                                            "\"",
-                                            "{",
-                                            "}",
-                                            "[",
-                                            "]",
-                                            ":",
-                                            ",",
-                                            "1",
-                                            "0",
-                                            "12",
-                                            " ",
-                                            "a\"",
-                                            "true",
-                                            "null",
-                                            "\n",
-                                            "<",
-                                            "|",
-                                            "user",
-                                            ">",
-                                            "\xFF"};
-};
+// é is C3 A9, 😀 is F0 9F 98 80.
+constexpr int32_t kOddEos = 2;
+std::unique_ptr<Tokenizer> OddTokenizer() {
+  return std::make_unique<PieceTokenizer>(std::vector<std::string>{"",
+                                                                   "",
+                                                                   "</s>",
+                                                                   "<|user|>",
+                                                                   "a",
+                                                                   "b",
+                                                                   "ab",
+                                                                   "\xC3",
+                                                                   "\xA9",
+                                                                   "\xF0\x9F",
+                                                                   "\x98\x80",
+                                                                   "\xC3\xA9",
+                                                                   "\xA9"
+                                                                   "a",
+                                                                   "\"",
+                                                                   "{",
+                                                                   "}",
+                                                                   "[",
+                                                                   "]",
+                                                                   ":",
+                                                                   ",",
+                                                                   "1",
+                                                                   "0",
+                                                                   "12",
+                                                                   " ",
+                                                                   "a\"",
+                                                                   "true",
+                                                                   "null",
+                                                                   "\n",
+                                                                   "<",
+                                                                   "|",
+                                                                   "user",
+                                                                   ">",
+                                                                   "\xFF"},
+                                          /*special=*/3);
+}
 
 struct Vocabulary {
   std::string name;
@@ -100,10 +84,8 @@ const std::vector<Vocabulary>& Vocabularies() {
                      .tokenizer = LoadTokenizer("tests/models/gpt2", 50304).value(),
                      .num_ids = 50257,
                      .ending_ids = {50256}});
-    list->push_back({.name = "odd",
-                     .tokenizer = std::make_unique<OddTokenizer>(),
-                     .num_ids = 33,
-                     .ending_ids = {OddTokenizer::kEos}});
+    list->push_back(
+        {.name = "odd", .tokenizer = OddTokenizer(), .num_ids = 33, .ending_ids = {kOddEos}});
     return list;
   }();
   return *all;
@@ -136,41 +118,8 @@ class GrammarTest : public testing::Test {
   }
 };
 
-// Whether a text, of bytes, begins one that matches, or matches.
-class Oracle {
- public:
-  explicit Oracle(const std::string& wanted) {
-    // Not ENDANCHORED, which knows no partial match.
-    const std::string pattern = StrCat("(?:", wanted, ")\\z");
-    int error = 0;
-    PCRE2_SIZE offset = 0;
-    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                          PCRE2_ANCHORED, &error, &offset, nullptr);
-    LSSAR_CHECK(code_ != nullptr);
-    pcre2_jit_compile(code_, PCRE2_JIT_PARTIAL_HARD | PCRE2_JIT_COMPLETE);
-    match_ = pcre2_match_data_create_from_pattern(code_, nullptr);
-  }
-  ~Oracle() {
-    pcre2_match_data_free(match_);
-    pcre2_code_free(code_);
-  }
-  bool Begins(const std::string& text) const {
-    const int result = Match(text, PCRE2_PARTIAL_HARD);
-    return result >= 0 || result == PCRE2_ERROR_PARTIAL;
-  }
-  bool Matches(const std::string& text) const { return Match(text, 0) >= 0; }
-
- private:
-  int Match(const std::string& text, uint32_t options) const {
-    return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, options,
-                       match_, nullptr);
-  }
-  pcre2_code* code_ = nullptr;
-  pcre2_match_data* match_ = nullptr;
-};
-
 // Walks at random through texts that fit, and compares each mask.
-void ExpectMasks(const Vocabulary& vocabulary, const Grammar& grammar, const Oracle& oracle,
+void ExpectMasks(const Vocabulary& vocabulary, const Grammar& grammar, const RegexOracle& oracle,
                  int num_walks) {
   const Tokenizer& tokenizer = *vocabulary.tokenizer;
   std::vector<uint32_t> mask(NumMaskWords(size_t(vocabulary.num_ids)), 0xffffffffu);
@@ -221,7 +170,7 @@ TEST_F(GrammarTest, MasksAreThePrefixesOfARegex) {
         EXPECT_THAT(grammar.status().message(), HasSubstr("fitted by no text"));
         continue;
       }
-      ExpectMasks(vocabulary, **grammar, Oracle(pattern), vocabulary.num_ids > 10000 ? 2 : 8);
+      ExpectMasks(vocabulary, **grammar, RegexOracle(pattern), vocabulary.num_ids > 10000 ? 2 : 8);
     }
   }
 }
@@ -246,7 +195,7 @@ TEST_F(GrammarTest, MasksAreThoseOfChoicesGrammarsAndSchemas) {
       SCOPED_TRACE(StrCat(source.text, ", ", vocabulary.name));
       const auto compiled = CompilerOf(vocabulary).Compile(source);
       ASSERT_TRUE(compiled.ok()) << compiled.status();
-      ExpectMasks(vocabulary, **compiled, Oracle(pattern), vocabulary.num_ids > 10000 ? 2 : 8);
+      ExpectMasks(vocabulary, **compiled, RegexOracle(pattern), vocabulary.num_ids > 10000 ? 2 : 8);
     }
   }
 }
