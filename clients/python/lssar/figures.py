@@ -440,7 +440,8 @@ def kl(named: Named) -> Figure:
     axes.set_ylabel('KL divergence (nats)')
     axes.set_title('lines: means; bands: median to 99th percentile', fontsize=8)
     axes.grid(alpha=0.3)
-    legend(axes, named)
+    if len(named) > 1:
+        axes.legend(frameon=False, fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
     return figure
 
 
@@ -458,6 +459,7 @@ def sweep_buckets(name: str, document: JsonObject) -> Figure:
         curves.append(('steps', steps))
     colours = matplotlib.colormaps['viridis']
     least = [number(bucket, 'loss') for bucket in objects(best, 'buckets')]
+    lowest = 0.0
     for i, (label, value) in enumerate(curves):
         at, = objects(value, 'lengths')
         buckets = objects(at, 'buckets')
@@ -465,11 +467,13 @@ def sweep_buckets(name: str, document: JsonObject) -> Figure:
         x = [math.sqrt(number(each, 'first') * (number(each, 'end') - 1)) for each in buckets]
         y = [number(each, 'loss') - low for each, low in zip(buckets, least)]
         is_steps = value is steps
+        lowest = min(lowest, *y)
         axes.plot(x, y, marker='o', label=label, linestyle='--' if is_steps else '-',
                   color='black' if is_steps else colours(i / max(1, len(curves) - 1) * 0.9))
     axes.set_xscale('log', base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}'))
     axes.set_yscale('symlog', linthresh=0.01)
+    axes.set_ylim(bottom=1.1 * lowest - 0.002)
     axes.set_xlabel('tokens read before')
     axes.set_ylabel('loss above the best p (nats per token)')
     axes.set_title(name)
