@@ -30,6 +30,8 @@ namespace {
 constexpr auto kInterval = std::chrono::milliseconds(100);
 // Streams are counted again after this many further bytes, which can begin 17 calls at most.
 constexpr int64_t kBytesPerCount = 256;
+// And again, each time after twice as long: gRPC may read late what the kernel has received.
+constexpr auto kLongestRecount = std::chrono::seconds(30);
 // Streams without a handler, each of some 12 to 18 KB. A connection with few of them is not closed
 // for those of others.
 constexpr int64_t kMaxIdleStreamsPerAddress = 16384;
@@ -59,6 +61,8 @@ struct Connection {
   TrafficWatch watch;
   StreamCounts streams;
   int64_t received_at_count = 0;
+  Clock::duration recount_delay = {};
+  Clock::time_point recount_at = Clock::time_point::max();
   std::optional<int64_t> channelz_id = {};
   int64_t channelz_after = 0;  // the id is above it
   bool is_aborted = false;
@@ -177,6 +181,14 @@ void GrpcConnections::State::CheckTraffic(Connection& connection, Clock::time_po
   if (bytes->received - connection.received_at_count >= kBytesPerCount ||
       uploading.contains(&connection)) {
     connection.received_at_count = bytes->received;
+    connection.recount_delay = kInterval;
+    connection.recount_at = now + kInterval;
+    CountStreams(connection);
+  } else if (now >= connection.recount_at) {
+    connection.recount_delay *= 2;
+    connection.recount_at = connection.recount_delay > kLongestRecount
+                                ? Clock::time_point::max()
+                                : now + connection.recount_delay;
     CountStreams(connection);
   }
   const std::optional<Violation> violation =

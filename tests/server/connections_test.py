@@ -5,6 +5,7 @@ The standard library alone. Run by ctest from the repository's root with LSSAR_S
 
 import os
 import resource
+import signal
 import socket
 import struct
 import time
@@ -175,6 +176,23 @@ class ConnectionsTest(unittest.TestCase):
         self.assertEqual(server.metric(closed), 4)
         self.assertFalse(others.is_closed(0.1))
         self.assertLess(server.resident_bytes() - before, 400 << 20)
+        for client in clients:
+            client.close()
+        self.expect_serving(server)
+
+    def test_calls_that_the_server_reads_late_are_counted(self) -> None:
+        server = self.start()
+        clients = [server.connect("127.0.0.8") for _ in range(100)]
+        for client in clients:  # gRPC has the connections
+            client.start(GENERATE)
+        time.sleep(0.3)  # and has read these
+        os.kill(server.process.pid, signal.SIGSTOP)
+        for client in clients:  # so few that the kernel has received all before gRPC reads any
+            for _ in range(200):
+                client.start(GENERATE)
+        os.kill(server.process.pid, signal.SIGCONT)
+        closed = 'lssar_connections_closed_total{reason="idle_streams"}'
+        self.wait_until(lambda: server.metric(closed) >= 18)
         for client in clients:
             client.close()
         self.expect_serving(server)
