@@ -1,6 +1,6 @@
 """Masks of the constraints against those of xgrammar's own Python package, id by id.
 
-Run by ctest. More steps: LSSAR_NUM_STEPS=1000. Skipped where PyPI cannot be reached.
+Run by ctest. More steps: LSSAR_NUM_STEPS=2000. Skipped where PyPI cannot be reached.
 """
 
 import json
@@ -13,7 +13,7 @@ import unittest
 import environments
 
 PROGRAM = os.environ['LSSAR_GRAMMAR_MASKS']
-NUM_STEPS = int(os.environ.get('LSSAR_NUM_STEPS', '250'))
+NUM_STEPS = int(os.environ.get('LSSAR_NUM_STEPS', '600'))
 INSIDE = 'LSSAR_INSIDE_XGRAMMAR'
 
 # No bounds of lengths: deploy/xgrammar.sh changes which characters they count.
