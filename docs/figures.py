@@ -55,4 +55,4 @@ def steering() -> figures.Figure:
 
 
 for draw in probe, steering:
-    draw().savefig(ROOT / 'docs' / 'figures' / f'{draw.__name__}.svg', metadata={'Date': None})
+    figures.save(draw(), str(ROOT / 'docs' / 'figures' / f'{draw.__name__}.svg'))

@@ -100,6 +100,24 @@ def length_axis(axes: Axes, lengths: Sequence[float]) -> None:
     axes.grid(axis='y', alpha=0.3)
 
 
+def tokens_read_axis(axes: Axes) -> None:
+    """A logarithmic x axis of ranges of positions: middle_of() each."""
+    axes.set_xscale('log', base=2)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}'))
+    axes.set_xlabel('tokens read before')
+    axes.grid(alpha=0.3)
+
+
+def middle_of(part: JsonObject) -> float:
+    """The middle of positions [first, end) on a logarithmic axis."""
+    return math.sqrt(number(part, 'first') * (number(part, 'end') - 1))
+
+
+def legend_beside(axes: Axes, size: int = 8) -> None:
+    """Names the curves, on the right of the panel."""
+    axes.legend(frameon=False, fontsize=size, loc='center left', bbox_to_anchor=(1, 0.5))
+
+
 def legend(axes: Axes, named: Named) -> None:
     """Names the curves, if there are several."""
     if len(named) > 1:
@@ -386,7 +404,7 @@ def ruler(named: Named) -> Figure:
     axes.set_title(f"RULER, {named[0][0]}; bars: Wilson's 95% intervals" if is_one else
                    'RULER', fontsize=8)
     if curves:
-        axes.legend(frameon=False, fontsize=7, loc='center left', bbox_to_anchor=(1, 0.5))
+        legend_beside(axes, 7)
     return figure
 
 
@@ -427,21 +445,17 @@ def kl(named: Named) -> Figure:
     axes = figure.subplots()
     for name, document in named:
         ranges = objects(document, 'by_position')
-        # The geometric mean of a range's ends, on a logarithmic axis.
-        x = [math.sqrt(number(part, 'first') * (number(part, 'end') - 1)) for part in ranges]
+        x = [middle_of(part) for part in ranges]
         line, = axes.plot(x, [number(part, 'kl') for part in ranges], marker='o', label=name)
         axes.fill_between(x, [number(part, 'kl_median') for part in ranges],
                           [number(part, 'kl_p99') for part in ranges], alpha=0.2, linewidth=0,
                           color=line.get_color())
-    axes.set_xscale('log', base=2)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}'))
+    tokens_read_axis(axes)
     axes.set_yscale('log')
-    axes.set_xlabel('tokens read before')
     axes.set_ylabel('KL divergence (nats)')
     axes.set_title('lines: means; bands: median to 99th percentile', fontsize=8)
-    axes.grid(alpha=0.3)
     if len(named) > 1:
-        axes.legend(frameon=False, fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
+        legend_beside(axes)
     return figure
 
 
@@ -463,22 +477,18 @@ def sweep_buckets(name: str, document: JsonObject) -> Figure:
     for i, (label, value) in enumerate(curves):
         at, = objects(value, 'lengths')
         buckets = objects(at, 'buckets')
-        # The geometric mean of a bucket's ends, on a logarithmic axis.
-        x = [math.sqrt(number(each, 'first') * (number(each, 'end') - 1)) for each in buckets]
+        x = [middle_of(bucket) for bucket in buckets]
         y = [number(each, 'loss') - low for each, low in zip(buckets, least)]
         is_steps = value is steps
         lowest = min(lowest, *y)
         axes.plot(x, y, marker='o', label=label, linestyle='--' if is_steps else '-',
                   color='black' if is_steps else colours(i / max(1, len(curves) - 1) * 0.9))
-    axes.set_xscale('log', base=2)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}'))
+    tokens_read_axis(axes)
     axes.set_yscale('symlog', linthresh=0.01)
     axes.set_ylim(bottom=1.1 * lowest - 0.002)
-    axes.set_xlabel('tokens read before')
     axes.set_ylabel('loss above the best p (nats per token)')
     axes.set_title(name)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
+    legend_beside(axes)
     return figure
 
 
@@ -502,7 +512,7 @@ def sweep(named: Named) -> Figure:
     length_axis(axes, lengths)
     axes.set_ylabel('loss (nats per token)')
     axes.set_title(name)
-    axes.legend(frameon=False, fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
+    legend_beside(axes)
     return figure
 
 
