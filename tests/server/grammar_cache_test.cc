@@ -45,15 +45,6 @@ class CompiledConstraintTest : public ConstraintTest {
   }
 };
 
-TEST_F(ConstraintTest, WithoutXgrammarEachIsRefusedByName) {
-  if (GrammarCompiler::IsAvailable()) GTEST_SKIP() << "this build has xgrammar";
-  v1::GenerateRequest message = Message();
-  message.set_regex("a");
-  const auto parsed = Parse(message);
-  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(parsed.status().message(), HasSubstr("regex: this build has no xgrammar"));
-}
-
 TEST_F(CompiledConstraintTest, EachIsCompiledOnce) {
   const GrammarSource source = {.kind = GrammarSource::Kind::kRegex, .text = "[a-z]+[0-9]"};
   std::vector<std::thread> threads;
