@@ -241,6 +241,8 @@ def main() -> int:
     parser.add_argument('--apart', action='store_true', help='one CPU for the server alone')
     parser.add_argument('--only', default='', help='names of shapes, separated by semicolons')
     arguments = parser.parse_args()
+    if arguments.apart and len(os.sched_getaffinity(0)) == 1:
+        parser.error('--apart needs two CPUs; this process may use one')
     sys.path.insert(0, os.path.join(arguments.build, 'python'))
     wanted = [name.strip() for name in arguments.only.split(';') if name.strip()]
     print('attack | alone, p50/p99 ms | beside it | ratio of p99 | lost | targets', flush=True)

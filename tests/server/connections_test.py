@@ -183,9 +183,8 @@ class ConnectionsTest(unittest.TestCase):
     def test_calls_that_the_server_reads_late_are_counted(self) -> None:
         server = self.start()
         clients = [server.connect("127.0.0.8") for _ in range(100)]
-        for client in clients:  # gRPC has the connections
-            client.start(GENERATE)
-        time.sleep(0.3)  # and has read these
+        for client in clients:
+            self.assertIsNotNone(next(client.read_frames(120), None))  # gRPC has the connection
         os.kill(server.process.pid, signal.SIGSTOP)
         for client in clients:  # so few that the kernel has received all before gRPC reads any
             for _ in range(200):
