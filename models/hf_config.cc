@@ -164,7 +164,7 @@ const std::vector<Fixed>& FixedFields() {
   return fields;
 }
 
-// Of BLOOM: ways to compute the same.
+// Fields of BLOOM that say how the same is computed.
 constexpr std::string_view kHarmlessOfBloom[] = {"attention_softmax_in_fp32",
                                                  "bias_dropout_fusion",
                                                  "masked_softmax_fusion",

@@ -199,7 +199,7 @@ class AttentionRun {
     return work;
   }
 
-  // Of AttentionSpec::PowerOf.
+  // As AttentionSpec::PowerOf.
   const ReweightPower& PowerOf(int head, int num_keys) const {
     const ReweightPower* power = &power_;
     const ReweightPower* first = step_powers_.data();  // of the step

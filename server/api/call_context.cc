@@ -211,7 +211,7 @@ void CallContext::End(const absl::Status& status) {
 }
 
 void CallContext::ExportSpans(const absl::Status& reported, Clock::duration elapsed) {
-  CallRecord call = {.trace = trace_,
+  TracedCall call = {.trace = trace_,
                      .rpc = metadata_.rpc,
                      .http = metadata_.http,
                      .http_status = http_status_,

@@ -50,7 +50,7 @@ class Attributes {
   std::vector<SpanAttribute>& list_;
 };
 
-void AddPort(const CallRecord& call, Span* span) {
+void AddPort(const TracedCall& call, Span* span) {
   Attributes attributes(span);
   if (call.http) {
     span->name = StrCat(call.http->method, " ", call.http->route);
@@ -67,7 +67,7 @@ void AddPort(const CallRecord& call, Span* span) {
   }
 }
 
-void AddModel(const CallRecord& call, Span* span) {
+void AddModel(const TracedCall& call, Span* span) {
   Attributes attributes(span);
   attributes.Add("gen_ai.operation.name", OperationOf(*call.kind, call.is_chat));
   attributes.Add("gen_ai.provider.name", "lssar");
@@ -90,7 +90,7 @@ void AddModel(const CallRecord& call, Span* span) {
 
 }  // namespace
 
-std::vector<Span> MakeCallSpans(const CallRecord& call) {
+std::vector<Span> MakeCallSpans(const TracedCall& call) {
   const auto at = [&call](Clock::time_point time) {
     return call.ended_at - std::chrono::duration_cast<Span::Time::duration>(call.ended - time);
   };

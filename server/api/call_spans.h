@@ -38,7 +38,7 @@ struct TracedItem {
 };
 
 // Never has text of prompts or outputs.
-struct CallRecord {
+struct TracedCall {
   TraceContext trace = {};
   std::string_view rpc = {};          // "Generate"
   std::optional<HttpPath> http = {};  // nullopt: gRPC
@@ -65,7 +65,7 @@ struct CallRecord {
 
 // The call's span, then those named queue, prefill and decode of each traced item, whose parent it
 // is. A stage that an item has not reached has none.
-std::vector<Span> MakeCallSpans(const CallRecord& call);
+std::vector<Span> MakeCallSpans(const TracedCall& call);
 
 }  // namespace lssar
 

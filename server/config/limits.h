@@ -23,7 +23,7 @@ inline constexpr int64_t kMaxRequestBytes = int64_t{256} << 20;
 // streamed, Tokenize's, Detokenize's. Those up to --stream-buffer are not counted.
 inline constexpr int64_t kMaxReplyBytes = int64_t{256} << 20;
 inline constexpr size_t kMaxErrorBytes = 2048;  // of one error's message
-// Of /v1/batches. A file is at most the body of a request.
+// Limits of /v1/batches. A file is at most the body of a request.
 inline constexpr int kMaxBatchRows = 50'000;
 inline constexpr int kMaxBatchRowBytes = 4 << 20;  // of one line
 inline constexpr int kMaxCustomIdBytes = 512;

@@ -29,7 +29,7 @@ constexpr auto kCheckInterval = std::chrono::seconds(1);
 constexpr auto kWarningInterval = std::chrono::hours(24);
 constexpr absl::Duration kWarningTime = absl::Hours(30 * 24);  // before the end
 
-// Of TLS 1.2: with forward secrecy and authenticated encryption, as the gRPC port has them.
+// Those of TLS 1.2: with forward secrecy and authenticated encryption, as the gRPC port has them.
 constexpr const char* kCipherSuites = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
 struct Free {

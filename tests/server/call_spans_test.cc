@@ -26,8 +26,8 @@ using ::testing::Pair;
 const Span::Time kEnd(seconds(1'700'000'000));
 
 // A Generate call over gRPC that took a second.
-CallRecord Call() {
-  CallRecord call;
+TracedCall Call() {
+  TracedCall call;
   call.trace = StartSpan("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
   call.rpc = "Generate";
   call.kind = CallKind::kGenerate;
@@ -74,7 +74,7 @@ std::vector<std::string> NamesOf(const std::vector<Span>& spans) {
 }
 
 TEST(CallSpansTest, TheStagesAreChildrenOfTheCallAndFollowOneAnother) {
-  const CallRecord call = Call();
+  const TracedCall call = Call();
   const std::vector<Span> spans = MakeCallSpans(call);
   ASSERT_THAT(NamesOf(spans),
               ElementsAre("lssar.v1.Inference/Generate", "queue", "prefill", "decode"));
@@ -127,7 +127,7 @@ TEST(CallSpansTest, ACallOverGrpc) {
 }
 
 TEST(CallSpansTest, ACallOverHttp) {
-  CallRecord call = Call();
+  TracedCall call = Call();
   call.http = HttpPath{.method = "DELETE",
                        .path = "/v1/completions/" + std::string(1000, 'a'),
                        .route = "/v1/completions/{id}"};
@@ -151,7 +151,7 @@ TEST(CallSpansTest, ACallOverHttp) {
 }
 
 TEST(CallSpansTest, ErrorsOfTheServerAreErrors) {
-  CallRecord call = Call();
+  TracedCall call = Call();
   for (const auto& [code, is_error] :
        std::map<absl::StatusCode, bool>{{absl::StatusCode::kOk, false},
                                         {absl::StatusCode::kCancelled, false},
@@ -172,7 +172,7 @@ TEST(CallSpansTest, ErrorsOfTheServerAreErrors) {
 }
 
 TEST(CallSpansTest, AStageThatWasNotReachedHasNoSpan) {
-  CallRecord call = Call();
+  TracedCall call = Call();
   call.items[0].stats.decode_us = 0;
   EXPECT_THAT(NamesOf(MakeCallSpans(call)),
               ElementsAre("lssar.v1.Inference/Generate", "queue", "prefill"));
@@ -183,7 +183,7 @@ TEST(CallSpansTest, AStageThatWasNotReachedHasNoSpan) {
 }
 
 TEST(CallSpansTest, EachItemHasItsStages) {
-  CallRecord call = Call();
+  TracedCall call = Call();
   call.items.push_back(call.items[0]);
   call.items[1].index = 4;
   const std::vector<Span> spans = MakeCallSpans(call);

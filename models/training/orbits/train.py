@@ -65,7 +65,8 @@ PRESETS = {preset.name: preset for preset in (
     Preset('smoke', 'seconds: tests the whole chain', 2, 2, 32, 16, 8, 6, 4, 40),
     Preset('cpu-10min', 'one core: a look at the chain with a little learning', 2, 2, 64, 64, 16,
            2000, 300, 1000),
-    Preset('cpu', 'two cores; it has not run', 4, 4, 128, 64, 32, 3000, 300, 1000),
+    Preset('cpu', 'two cores, some 35 minutes; its start has run', 4, 4, 128, 64, 32, 3000, 300,
+           1000),
     Preset('gpu', "one GPU: the sizes of the paper's 109M", 12, 12, 768, 499, 64, 156250, 2000,
            10000, bins=7000, lr=6e-4, muon_lr=0.01),
 )}
