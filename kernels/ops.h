@@ -13,6 +13,7 @@
 #ifndef LSSAR_KERNELS_OPS_H_
 #define LSSAR_KERNELS_OPS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 
@@ -202,6 +203,9 @@ struct AttentionArgs {
   // One element per sequence of `rows`; may be null. The op adds to them before the next
   // Synchronize returns.
   AttentionStats* counters = nullptr;
+  // Once it is true the op may leave out what it has not begun; `out` and `counters` then say
+  // nothing. It stays true until the op has returned. Null: never. cuda and reference ignore it.
+  const std::atomic<bool>* interrupt = nullptr;
 };
 
 // logits[i] = cap(norm(x[row_ids[i]]) W^T), with cap(y) = softcap * tanh(y / softcap).

@@ -21,6 +21,8 @@ const float* FloatsOf(const std::unique_ptr<Buffer>& buffer) {
   return buffer == nullptr ? nullptr : buffer->As<float>();
 }
 
+absl::Status Interrupted() { return absl::CancelledError("the step was interrupted"); }
+
 // The final norm of one token's hidden state.
 void NormInPlace(NormKind kind, std::span<const float> weight, std::span<const float> bias,
                  float epsilon, std::span<float> x) {
@@ -69,6 +71,8 @@ absl::Status Gpt::ForwardBy(RunStep run_step, const ForwardBatch& batch, const K
 
   RETURN_IF_ERROR(PlaceTokens(batch, rows));
   const bool has_override = GroupByAttention(batch, rows);
+  interrupt_ = batch.interrupt;
+  LSSAR_CHECK(interrupt_ == nullptr || rows.num_rows > std::ssize(rows.sequences));
   absl::Status captured;
   const auto ops = [&] {
     backend_->Embed({.ids = batch.token_ids,
@@ -85,7 +89,7 @@ absl::Status Gpt::ForwardBy(RunStep run_step, const ForwardBatch& batch, const K
     }
     captured.Update(Steer(0, batch));
     captured.Update(CaptureHidden(0, batch));
-    for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
+    for (int layer = 0; layer < config_.num_hidden_layers && !IsInterrupted(); ++layer) {
       RunBlock(layer, rows, kv, stats);
       captured.Update(Capture(layer, batch, kv));
       captured.Update(Steer(layer + 1, batch));
@@ -97,7 +101,7 @@ absl::Status Gpt::ForwardBy(RunStep run_step, const ForwardBatch& batch, const K
     // Captures read activations between the ops, steering changes them, and an override changes the
     // ops' arguments: such a step cannot be replayed from a graph.
     ops();
-    return captured;
+    return IsInterrupted() ? Interrupted() : captured;
   }
   run_step({.owner = this,
             .rows = &rows,
@@ -106,7 +110,7 @@ absl::Status Gpt::ForwardBy(RunStep run_step, const ForwardBatch& batch, const K
             .counters = stats,
             .max_rows = max_num_batched_tokens_},
            ops);
-  return absl::OkStatus();
+  return IsInterrupted() ? Interrupted() : absl::OkStatus();
 }
 
 absl::Status Gpt::PlaceTokens(const ForwardBatch& batch, const RaggedBatch& rows) {
@@ -263,7 +267,8 @@ void Gpt::RunGroup(int layer, const AttentionGroup& group, const KvView& kv,
                        .q = q,
                        .kv = kv,
                        .out = attended_->As<float>() + row * size_t(config_.AttentionSize()),
-                       .counters = stats == nullptr ? nullptr : stats + group.first_sequence});
+                       .counters = stats == nullptr ? nullptr : stats + group.first_sequence,
+                       .interrupt = interrupt_});
 }
 
 void Gpt::RunMlpIn(const GptLayer& w, int num_rows) {

@@ -3,6 +3,7 @@
 #ifndef LSSAR_MODELS_GPT_H_
 #define LSSAR_MODELS_GPT_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -107,7 +108,12 @@ class Gpt : public LanguageModel {
   std::unique_ptr<Buffer> ones_,
       zeros_;  // [hidden_size or head_dim]: of norms without weight, bias
 
-  std::vector<AttentionGroup> groups_;  // of the batch that runs
+  bool IsInterrupted() const {
+    return interrupt_ != nullptr && interrupt_->load(std::memory_order_relaxed);
+  }
+
+  std::vector<AttentionGroup> groups_;                // of the batch that runs
+  const std::atomic<bool>* interrupt_ = nullptr;      // of the batch that runs
 
   // Host copies.
   std::vector<float> final_norm_weight_, final_norm_bias_;  // [hidden_size]

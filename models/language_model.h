@@ -3,6 +3,7 @@
 #ifndef LSSAR_MODELS_LANGUAGE_MODEL_H_
 #define LSSAR_MODELS_LANGUAGE_MODEL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -76,6 +77,9 @@ struct ForwardBatch {
   std::vector<RowCapture> captures;       // few tokens: each costs 0.2 us a key and head
   std::vector<HiddenCapture> hidden_captures;
   std::vector<SteeredSequence> steered;
+  // Once it is true, Forward ends as soon as it can. Null: never. It must be null in a step of one
+  // token a sequence, which a backend may record.
+  const std::atomic<bool>* interrupt = nullptr;
 
   void Clear() {
     token_ids.clear();
@@ -88,6 +92,7 @@ struct ForwardBatch {
     captures.clear();
     hidden_captures.clear();
     steered.clear();
+    interrupt = nullptr;
   }
 };
 
@@ -105,7 +110,9 @@ class LanguageModel {
   // `stats`: one element for each of batch.sequences, added to (over all layers and heads) by the
   // end of Synchronize; nullable.
   // Requires  0 <= token id < vocab_size; pages of distinct sequences disjoint or only read
-  // Errors    the backend's (a device that failed); the step's results are then lost
+  // Errors    the backend's (a device that failed); the step's results are then lost. CANCELLED:
+  //           batch.interrupt was true before the end. The slots of the batch's tokens in `kv` then
+  //           hold anything, and another Forward computes them
   virtual absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
                                AttentionStats* stats) = 0;
 

@@ -213,8 +213,13 @@ absl::Status Engine::Step() {
   AdmitRequests();
   EndStage(&stages_.admit_ns);
 
-  const std::span<ScheduledSequence> scheduled = Schedule();
-  const absl::Status status = scheduled.empty() ? absl::OkStatus() : RunModel(scheduled);
+  std::span<ScheduledSequence> scheduled = Schedule();
+  absl::Status status = scheduled.empty() ? absl::OkStatus() : RunModel(scheduled);
+  if (absl::IsCancelled(status)) {
+    scheduler_->OnInterrupted();
+    scheduled = {};
+    status = absl::OkStatus();
+  }
 
   PublishResults(scheduled);
   FinishRequests();
@@ -263,12 +268,12 @@ std::span<ScheduledSequence> Engine::Schedule() {
 absl::Status Engine::RunModel(std::span<ScheduledSequence> scheduled) {
   did_work_ = true;
   const Clock::time_point from = stage_started_at_;
-  const absl::Status forward = model_runner_->Forward();
+  const absl::Status forward = model_runner_->Forward(scheduler_->WatchForOthers());
   EndStage(&stages_.forward_ns);
   const absl::Status status = model_runner_->Sample(forward, scheduled);
   EndStage(&stages_.sample_ns);
   if (status.ok()) speculator_->EndStep(scheduled, draft_time_ + (stage_started_at_ - from));
-  num_failed_steps_ = status.ok() ? 0 : num_failed_steps_ + 1;
+  num_failed_steps_ = status.ok() || absl::IsCancelled(status) ? 0 : num_failed_steps_ + 1;
   return status;
 }
 

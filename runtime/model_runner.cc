@@ -98,7 +98,8 @@ void ModelRunner::PlaceHiddenRuns() {
   }
 }
 
-absl::Status ModelRunner::Forward() {
+absl::Status ModelRunner::Forward(const std::atomic<bool>* interrupt) {
+  batch_.interrupt = interrupt;
   ++totals_.num_steps;
   attention_.assign(batch_.sequences.size(), AttentionStats{});
   return model_->Forward(batch_, kv_, attention_.data());
@@ -106,10 +107,12 @@ absl::Status ModelRunner::Forward() {
 
 absl::Status ModelRunner::Sample(const absl::Status& forward,
                                  std::span<ScheduledSequence> scheduled) {
-  absl::Status status = forward;
-  if (status.ok()) RequestSamples(scheduled);
+  const bool is_interrupted = absl::IsCancelled(forward);
+  absl::Status status = is_interrupted ? absl::OkStatus() : forward;
+  if (forward.ok()) RequestSamples(scheduled);
   // Also after a failed Forward: the device must not touch pages that are freed from here on.
   status.Update(model_->Synchronize());
+  if (status.ok() && is_interrupted) return forward;
   if (status.ok()) {
     CountTokens(scheduled);
     status = DeliverResults(scheduled);

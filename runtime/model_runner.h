@@ -2,6 +2,7 @@
 #ifndef LSSAR_RUNTIME_MODEL_RUNNER_H_
 #define LSSAR_RUNTIME_MODEL_RUNNER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -34,12 +35,14 @@ class ModelRunner {
   void PrepareBatch(std::span<const ScheduledSequence> scheduled);
   int NumTokens() const { return int(batch_.token_ids.size()); }
 
-  // Errors  INTERNAL: the backend's. Sample must be called even so.
-  absl::Status Forward();
+  // `interrupt`: of ForwardBatch.
+  // Errors  CANCELLED: interrupted; INTERNAL: the backend's. Sample must be called even so.
+  absl::Status Forward(const std::atomic<bool>* interrupt = nullptr);
   // Samples the logits that the tasks need, waits for the device and gives each result to its task.
   // `forward`: the status of Forward. A sequence whose logits are not finite gets a DATA_LOSS
   // status, and none of its later results. If the step failed, every sequence gets its error.
-  // Errors  INTERNAL: the backend's, of Forward or since
+  // Errors  INTERNAL: the backend's, of Forward or since. CANCELLED: Forward was interrupted, and
+  //         the step may be repeated
   absl::Status Sample(const absl::Status& forward, std::span<ScheduledSequence> scheduled);
 
   const ModelCounters& Totals() const { return totals_; }

@@ -27,6 +27,7 @@ absl::Status RequestQueue::Push(std::unique_ptr<SequenceGroup> group) {
   {
     const std::lock_guard lock(mutex_);
     RETURN_IF_ERROR(CheckCapacityLocked(group->tenant, num_tokens));
+    if (group->tenant != watched_tenant_) others_came_ = true;
     Waiting& waiting = waiting_[group->tenant];
     const auto at =
         std::ranges::upper_bound(waiting.groups, group->EffectiveArrivalTime(), {},
@@ -112,6 +113,14 @@ bool RequestQueue::WaitForWork(Clock::time_point until) {
   }
   is_woken_ = false;
   return !is_stopped_;
+}
+
+const std::atomic<bool>* RequestQueue::WatchForOthers(const std::string& tenant) {
+  const std::lock_guard lock(mutex_);
+  watched_tenant_ = tenant;
+  others_came_ = std::ranges::any_of(
+      waiting_, [&](const auto& waiting) { return waiting.first != tenant; });
+  return &others_came_;
 }
 
 Clock::time_point RequestQueue::NextDeadline() const {

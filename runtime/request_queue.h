@@ -3,6 +3,7 @@
 #ifndef LSSAR_RUNTIME_REQUEST_QUEUE_H_
 #define LSSAR_RUNTIME_REQUEST_QUEUE_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -60,6 +61,8 @@ class RequestQueue {
   bool WaitForWork(Clock::time_point until);
   // The earliest deadline of all waiting requests; time_point::max(): none has one.
   Clock::time_point NextDeadline() const;
+  // The flag is true as soon as a request of another tenant waits. Valid until the next call.
+  const std::atomic<bool>* WatchForOthers(const std::string& tenant);
   // The first waiting request of each tenant. They stay valid until this thread removes them.
   void GetFirst(std::vector<const SequenceGroup*>* first) const;
   // The first waiting request of one tenant; null: none.
@@ -93,6 +96,8 @@ class RequestQueue {
   int num_open_ = 0;
   absl::Status closed_;  // OK: open
   bool is_stopped_ = false;
+  std::string watched_tenant_;
+  std::atomic<bool> others_came_ = false;
 };
 
 }  // namespace lssar

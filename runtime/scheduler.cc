@@ -58,7 +58,7 @@ int TakeTokens(int first_position, int min_tokens, int max_tokens, int64_t* budg
 
 }  // namespace
 
-void TokenBudget::Divide(std::span<const RequiredTokens> sequences, bool others_may_come,
+void TokenBudget::Divide(std::span<const RequiredTokens> sequences,
                          std::vector<int>* num_tokens) const {
   LSSAR_CHECK(sequences.size() <= size_t(limits_.max_num_batched_tokens));
   num_tokens->assign(sequences.size(), 0);
@@ -70,12 +70,8 @@ void TokenBudget::Divide(std::span<const RequiredTokens> sequences, bool others_
   }
   int num_prefills_left =
       has_reader ? limits_.max_num_partial_prefills : limits_.max_num_batched_tokens;
-  int64_t budget = std::numeric_limits<int64_t>::max();
-  if (has_reader) {
-    budget = int64_t{kKeysPerTokenCost} * limits_.chunked_prefill_size;
-  } else if (others_may_come) {
-    budget = int64_t{kKeysPerTokenCost} * kLongestStep * limits_.max_num_batched_tokens;
-  }
+  int64_t budget = has_reader ? int64_t{kKeysPerTokenCost} * limits_.chunked_prefill_size
+                              : std::numeric_limits<int64_t>::max();
   bool is_first_prompt = true;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const RequiredTokens& sequence = sequences[i];
@@ -471,7 +467,7 @@ void Scheduler::Schedule() {
   if (tenants_.AreShared()) {
     budget_.Share(required_tokens_, &num_tokens_);
   } else {
-    budget_.Divide(required_tokens_, tenants_.WereShared(), &num_tokens_);
+    budget_.Divide(required_tokens_, &num_tokens_);
   }
   for (size_t i = 0; i < scheduled_.size(); ++i) scheduled_[i].num_tokens = num_tokens_[i];
   std::erase_if(scheduled_, [](const auto& scheduled) { return scheduled.num_tokens == 0; });
@@ -578,6 +574,19 @@ std::span<ScheduledSequence> Scheduler::AddDrafts() {
                                          int(scheduled.sequence->tokens.size()) + num_draft));
   }
   return scheduled_;
+}
+
+const std::atomic<bool>* Scheduler::WatchForOthers() {
+  if (tenants_.AreShared()) return nullptr;
+  int64_t cost = 0;
+  bool has_prompt = false;
+  for (const auto& [group, sequence, num_tokens, status] : scheduled_) {
+    if (!sequence->draft.empty() || sequence->task->Capture() != nullptr) return nullptr;
+    has_prompt |= num_tokens > 1;
+    cost += CostOf(sequence->num_computed_tokens, num_tokens);
+  }
+  if (!has_prompt || cost <= budget_.SharedStep()) return nullptr;
+  return waiting_->WatchForOthers(scheduled_.front().group->tenant);
 }
 
 void Scheduler::FreePages(Sequence* sequence) {

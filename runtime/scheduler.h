@@ -3,6 +3,7 @@
 #define LSSAR_RUNTIME_SCHEDULER_H_
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -38,12 +39,6 @@ inline constexpr int kKeysPerTokenCost = 1024;
 // The cost of a step of several tenants, in chunked_prefill_size: 7 ms with the default of 32.
 inline constexpr int kSharedStep = 4;
 
-// The cost of a step of one tenant where others come now and then, in max_num_batched_tokens: the
-// first request of another one waits until the step has ended. After 15K keys a step computes 131
-// tokens instead of 512; a prompt of 15K tokens takes 4% longer. With 2 instead of 4 it took 9%
-// longer, and the others' first tokens came no earlier.
-inline constexpr int kLongestStep = 4;
-
 // A request of a tenant that runs nothing is overtaken by other tenants for this long: one that
 // needs more than its tenant's share waits until that much is free.
 inline constexpr std::chrono::seconds kMaxOvertaking{10};
@@ -73,16 +68,14 @@ class TokenBudget {
   // For one tenant.
   // Sequences with one pending token get it first: these are decodes, and no prompt delays them.
   // The rest of the budget goes to prefill chunks in order, each as large as possible: the first
-  // request is done soonest. Where `others_may_come` they cost kLongestStep together at most. While
-  // a reader waits for a token of the step, chunks share max_num_partial_prefills and
-  // chunked_prefill_size. The first one gets a token even where that costs more. Element i of
-  // `num_tokens` belongs to sequences[i]; 0: it does not run.
+  // request is done soonest. While a reader waits for a token of the step, chunks share
+  // max_num_partial_prefills and chunked_prefill_size. The first one gets a token even where that
+  // costs more. Element i of `num_tokens` belongs to sequences[i]; 0: it does not run.
   // Requires  `sequences` in scheduling order, at most max_num_batched_tokens of them: then every
   //           decode gets its token and, while a sequence waits for its prompt, the first prompt
   //           advances
   // Ensures   1 <= sum of num_tokens <= max_num_batched_tokens unless `sequences` is empty
-  void Divide(std::span<const RequiredTokens> sequences, bool others_may_come,
-              std::vector<int>* num_tokens) const;
+  void Divide(std::span<const RequiredTokens> sequences, std::vector<int>* num_tokens) const;
 
   // For several tenants. A step costs no more than SharedStep, so that a tenant's next request does
   // not wait for a long one. The parts of the tenants are so that their credits become equal, as
@@ -118,7 +111,7 @@ struct ScheduledSequence {
 };
 
 // One step is AbortDue, Admit, Schedule, AddDrafts, the model's step, then Complete for each
-// scheduled sequence. TakeFinished returns the requests that ended, in between and at the end.
+// scheduled sequence or, for all of them, OnInterrupted. TakeFinished returns the requests that ended, in between and at the end.
 // Threads   the engine's thread only
 class Scheduler {
  public:
@@ -138,6 +131,14 @@ class Scheduler {
   // Drafts tokens for the sequences that decode, as far as the step and the free pages have room: a
   // draft evicts and preempts nothing. The tokens of the step, valid until the next Schedule.
   std::span<ScheduledSequence> AddDrafts();
+  // A flag that becomes true when the step should end at once, without a result, because another
+  // tenant's request came: it would wait for a long step. Null: this step runs to its end, as it is
+  // short, or several tenants share it; or it has drafts or captures, which it would repeat.
+  // After AddDrafts, until the next Schedule.
+  const std::atomic<bool>* WatchForOthers();
+  // The step ended without a result. The next ones are short, also where the other request is gone
+  // by then: steps that are interrupted again and again would get nowhere.
+  void OnInterrupted() { tenants_.ExpectAnother(); }
   // The tokens of `scheduled` are computed: the sequence advances. The pages of draft tokens that
   // were rejected are freed.
   void Complete(const ScheduledSequence& scheduled, Clock::time_point now);

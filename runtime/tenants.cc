@@ -39,7 +39,6 @@ void Tenants::BeginStep(std::span<const std::unique_ptr<SequenceGroup>> running,
     }
   }
   now_ = now;
-  if (AreShared()) shared_until_ = now + kLongMemory;
   // One that is alone has left nothing to anybody.
   if (!AreShared() && !active_.empty()) active_.front()->credit = 0;
   std::ranges::sort(active_, {}, by_service);

@@ -44,8 +44,6 @@ struct Tenant {
 class Tenants {
  public:
   static constexpr std::chrono::seconds kMemory{10};
-  // For so long after it had several tenants the engine expects another one at any time.
-  static constexpr std::chrono::hours kLongMemory{1};
   // A tenant's credit, in steps: so a short prompt of one that asks seldom is computed at once, and
   // the others' texts stand still for no longer than this.
   static constexpr int kMaxCreditSteps = 2;
@@ -61,10 +59,10 @@ class Tenants {
 
   // Requires  a tenant of BeginStep
   Tenant& Of(const std::string& name) { return tenants_.find(name)->second; }
-  // More than one tenant has requests or had some lately.
-  bool AreShared() const { return tenants_.size() > 1; }
-  // The same, or they had within kLongMemory.
-  bool WereShared() const { return shared_until_ > now_; }
+  // More than one tenant has requests or had some lately, or is expected.
+  bool AreShared() const { return tenants_.size() > 1 || expected_until_ > now_; }
+  // Another tenant's request came. It counts as one that runs, even if it has ended since.
+  void ExpectAnother() { expected_until_ = now_ + kMemory; }
   // The part of `total` that is one tenant's, at least 1.
   int64_t ShareOf(int64_t total) const {
     return std::max(int64_t{1}, total / std::max(int64_t{1}, int64_t(tenants_.size())));
@@ -89,7 +87,7 @@ class Tenants {
   int64_t virtual_time_ = 0;
   int64_t num_steps_ = 0;
   int num_running_sequences_ = 0;
-  Clock::time_point now_ = {}, shared_until_ = {};
+  Clock::time_point now_ = {}, expected_until_ = {};
 };
 
 }  // namespace lssar

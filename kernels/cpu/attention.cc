@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -223,19 +224,26 @@ template <typename T>
 void RunAttention(const AttentionArgs& args, ThreadPool& pool, Scratch& scratch,
                   const AttentionPlan& plan) {
   const AttentionRun<T> run(args, plan, scratch);
-  pool.ParallelFor(int64_t(plan.first_tasks.size()), [&](int64_t i, int thread_idx) {
-    run.RunFirst(plan.first_tasks[size_t(i)], thread_idx);
+  // A task that was left out leaves out those after it: the flag stays true.
+  const auto for_each = [&](const auto& tasks, const auto& run_task) {
+    pool.ParallelFor(std::ssize(tasks), [&](int64_t i, int thread_idx) {
+      if (args.interrupt != nullptr && args.interrupt->load(std::memory_order_relaxed)) return;
+      run_task(tasks[size_t(i)], thread_idx);
+    });
+  };
+  for_each(plan.first_tasks, [&](const AttentionTask& task, int thread_idx) {
+    run.RunFirst(task, thread_idx);
   });
   if constexpr (kIsFixed<T>) {
-    pool.ParallelFor(int64_t(plan.split_tasks.size()), [&](int64_t i, int thread_idx) {
-      run.RunRefine(plan.split_tasks[size_t(i)], thread_idx);
+    for_each(plan.split_tasks, [&](const AttentionTask& task, int thread_idx) {
+      run.RunRefine(task, thread_idx);
     });
   }
-  pool.ParallelFor(int64_t(plan.split_tasks.size()), [&](int64_t i, int thread_idx) {
-    run.RunWeigh(plan.split_tasks[size_t(i)], thread_idx);
+  for_each(plan.split_tasks, [&](const AttentionTask& task, int thread_idx) {
+    run.RunWeigh(task, thread_idx);
   });
-  pool.ParallelFor(int64_t(plan.shared_items.size()), [&](int64_t i, int thread_idx) {
-    run.RunMerge(plan.shared_items[size_t(i)], thread_idx);
+  for_each(plan.shared_items, [&](int item_idx, int thread_idx) {
+    run.RunMerge(item_idx, thread_idx);
   });
 }
 

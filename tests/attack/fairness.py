@@ -1,6 +1,6 @@
 """What one API key can do to another's time to the first token.
 
-    /usr/bin/python3 tests/attack/fairness.py --build build/ci [--calls 100] [--apart]
+    /usr/bin/python3 tests/attack/fairness.py --build build/ci [--calls 100] [--apart | --control]
         [--only 'NAME;...']
 
 For each shape of attack: a fresh server with two keys; calls of the one key alone, one after
@@ -10,6 +10,8 @@ times, no call lost, the same tokens. At last a burst: 200 calls at once of a ke
 per minute, which may not use more. Exit code 0: every target is met; 1: one is not. Times are those
 of the machine: engine_test's FairShare counts the same in steps. An attacker's client computes,
 too, on the same CPUs; with --apart the server has a CPU for itself, and the clients the others.
+With --control the attack goes to a second server on the same CPUs: what the clients and any load of
+that size do to the first one, without a shared queue or step.
 Run from the root of the source tree.
 """
 
@@ -172,17 +174,20 @@ def run_shape(shape: str, arguments: argparse.Namespace) -> bool:
         server = start(stack, arguments.build, KEY_FILE, arguments.apart)
         in_process(server.grpc, 5)
         alone, expected = in_process(server.grpc, arguments.calls)
+        attacked = server
+        if arguments.control:
+            attacked = start(stack, arguments.build, KEY_FILE, False)
         attacker = multiprocessing.Process(target=send_attack,
-                                           args=(server.grpc, shape, arguments.apart))
+                                           args=(attacked.grpc, shape, arguments.apart))
         attacker.start()
         stack.callback(attacker.kill)
         deadline = time.monotonic() + START_SECONDS
-        while ask_stats(server.grpc)[0] == 0:
+        while ask_stats(attacked.grpc)[0] == 0:
             if time.monotonic() > deadline:
                 raise RuntimeError(f'{shape}: the attack did not begin')
         time.sleep(WARM_UP_SECONDS)
         beside, texts = in_process(server.grpc, arguments.calls)
-        is_attacked = ask_stats(server.grpc)[0] > 0
+        is_attacked = ask_stats(attacked.grpc)[0] > 0
     answered = [value for value in beside if value is not None]
     lost = len(beside) - len(answered)
     if not answered:
@@ -238,7 +243,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--build', required=True, help='build folder: programs in bin/, stubs')
     parser.add_argument('--calls', type=int, default=100)
-    parser.add_argument('--apart', action='store_true', help='one CPU for the server alone')
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument('--apart', action='store_true', help='one CPU for the server alone')
+    where.add_argument('--control', action='store_true', help='attack another server beside it')
     parser.add_argument('--only', default='', help='names of shapes, separated by semicolons')
     arguments = parser.parse_args()
     if arguments.apart and len(os.sched_getaffinity(0)) == 1:

@@ -134,7 +134,8 @@ KvRow PagedKv::Value(size_t sequence, int position, int head) {
 std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
                           const std::vector<const SequenceVectors*>& sequences, const PagedKv& kv,
                           const std::vector<RowRange>& ranges,
-                          std::vector<AttentionStats>* counters) {
+                          std::vector<AttentionStats>* counters,
+                          const std::atomic<bool>* interrupt) {
   std::vector<SequenceSlice> rows;
   std::vector<float> q;
   int num_rows = 0;
@@ -159,7 +160,8 @@ std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
                      .q = q_floats.Address(),
                      .kv = kv.Upload(),
                      .out = out.Address(),
-                     .counters = counters != nullptr ? counters->data() : nullptr});
+                     .counters = counters != nullptr ? counters->data() : nullptr,
+                     .interrupt = interrupt});
   LSSAR_CHECK(backend.Synchronize().ok());
   return out.Values();
 }

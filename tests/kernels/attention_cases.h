@@ -83,7 +83,8 @@ struct RowRange {
 std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
                           const std::vector<const SequenceVectors*>& sequences, const PagedKv& kv,
                           const std::vector<RowRange>& ranges,
-                          std::vector<AttentionStats>* counters = nullptr);
+                          std::vector<AttentionStats>* counters = nullptr,
+                          const std::atomic<bool>* interrupt = nullptr);
 
 // All rows of one sequence in one call, on its own pages.
 std::vector<float> AttendAll(Backend& backend, const AttentionSpec& spec,

@@ -494,6 +494,13 @@ TEST_P(AttentionTest, CountsValueRowsByHand) {
   EXPECT_EQ(counters[0].num_value_rows, 4 + 10);
   EXPECT_EQ(counters[0].num_value_rows_read, 2 + 8);
 
+  // What an interrupted op computes is not said; it must end early where one can.
+  const std::atomic<bool> interrupt = true;
+  std::vector<AttentionStats> interrupted;
+  Attend(*backend_, {.p = 3}, {&sequence}, kv, {{.first = 0, .count = 4}}, &interrupted,
+         &interrupt);
+  EXPECT_EQ(interrupted[0].num_value_rows, backend_->Name() == "cpu" ? 0 : 10);
+
   for (AttentionKind kind : {AttentionKind::kLssa, AttentionKind::kSoftmax}) {
     std::vector<AttentionStats> all;
     Attend(*backend_, {.kind = kind}, {&sequence}, kv,

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -430,6 +431,61 @@ TEST(GptTest, AttentionStatsAreCountedPerSequence) {
   EXPECT_EQ(stats[1].num_value_rows, per_key * 7 * 8 / 2);
   EXPECT_GT(stats[1].num_value_rows_read, 0);
   EXPECT_LE(stats[1].num_value_rows_read, stats[1].num_value_rows);
+}
+
+// Sets a flag when it gets weights: in the middle of a Forward.
+class Interrupter : public WeightsSink {
+ public:
+  void OnWeights(int /*layer*/, int /*head*/, int /*position*/,
+                 const AttentionRow& /*row*/) override {
+    interrupt = true;
+  }
+  std::atomic<bool> interrupt = false;
+};
+
+TEST(GptTest, AnInterruptedForwardIsRepeatedWithTheSameBits) {
+  constexpr int kNumTokens = 30, kNumBefore = 10;
+  for (const char* backend_name : {"cpu", "reference"}) {
+    SCOPED_TRACE(backend_name);
+    const TestModel model = Load(testing::kSmallModel, backend_name);
+    const ModelConfig& config = model.checkpoint.config;
+    std::vector<int32_t> tokens(kNumTokens);
+    std::iota(tokens.begin(), tokens.end(), 1);
+    absl::StatusOr<PagePool> pool =
+        MakePagePool(LayoutOf(config, DType::kF16, 16), kNumTokens, model.backend.get());
+    ASSERT_TRUE(pool.ok());
+    const auto batch_of = [&](int first, int last) {
+      ForwardBatch batch;
+      batch.token_ids.assign(tokens.begin() + first, tokens.begin() + last);
+      batch.sequences = {
+          {.num_rows = last - first, .first_position = first, .pages = pool->pages}};
+      batch.rope_bases = {1e4};
+      batch.attention = {nullptr};
+      batch.logits_indices = {last - first - 1};
+      batch.logits_sequences = {0};
+      return batch;
+    };
+    const auto logits_of = [&](const ForwardBatch& batch) {
+      std::vector<float> logits(size_t(config.vocab_size));
+      EXPECT_TRUE(model.Get()->Forward(batch, pool->view, nullptr).ok());
+      EXPECT_TRUE(model.Get()->CopyLogits(batch, 0, 1, logits).ok());
+      return logits;
+    };
+    const std::vector<float> want = logits_of(batch_of(0, kNumTokens));
+
+    logits_of(batch_of(0, kNumBefore));
+    Interrupter sink;
+    const int32_t first_of_both[] = {0};
+    ForwardBatch interrupted = batch_of(kNumBefore, kNumTokens);
+    interrupted.captures = {
+        {.heads = {.layers = first_of_both, .heads = first_of_both, .sink = &sink}}};
+    interrupted.interrupt = &sink.interrupt;
+    EXPECT_TRUE(absl::IsCancelled(model.Get()->Forward(interrupted, pool->view, nullptr)));
+    EXPECT_TRUE(model.Get()->Synchronize().ok());
+    // Other chunks than the one that was interrupted.
+    logits_of(batch_of(kNumBefore, kNumBefore + 7));
+    ExpectSameBits(logits_of(batch_of(kNumBefore + 7, kNumTokens)), want, config.vocab_size);
+  }
 }
 
 // Over all tokens, layers and heads, as many weights are non-zero as V rows were read. Capturing

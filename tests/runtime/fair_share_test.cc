@@ -208,38 +208,88 @@ TEST(FairShare, ATenantThatAsksSeldomComesFirstForTwoSteps) {
   engine.RunAll();
 }
 
-// The first call of a tenant that asks once in a while waits for one step of the other one.
-TEST(FairShare, StepsOfOneTenantStayShortWhereOthersCome) {
-  Clock::time_point now = Clock::now();
-  SteppedEngine engine({.max_model_len = 6000,
-                        .max_num_seqs = 4,
-                        .max_num_batched_tokens = 64,
-                        .enable_prefix_caching = false,
-                        .page_size = 16,
-                        .kv_cache_bytes = 1024 * kPageBytes},
-                       [&now] { return now; });
-  // The tokens of a step after some 4096 keys.
-  const auto num_step_tokens = [&] {
-    const Submitted submitted = engine.Submit(Generate(Ids(5900, 1), 2), kAttacker);
-    while (NumComputed(engine, kAttacker) < 4096) EXPECT_EQ(engine.Step(), absl::OkStatus());
-    const int before = NumComputed(engine, kAttacker);
-    EXPECT_EQ(engine.Step(), absl::OkStatus());
-    const int num_tokens = NumComputed(engine, kAttacker) - before;
-    submitted.handle.Cancel();
-    engine.RunAll();
-    return num_tokens;
-  };
-  EXPECT_EQ(num_step_tokens(), 64) << "nobody else was ever there";
-  engine.Submit(Generate(Ids(20, 2), 2), kOther);
-  engine.Submit(Generate(Ids(20, 3), 2), kAttacker);
-  engine.RunAll();
-  for (const auto pause :
-       {Tenants::kMemory + std::chrono::seconds{1}, std::chrono::seconds{3000}}) {
-    now += pause;
-    EXPECT_NEAR(num_step_tokens(), 64 * kLongestStep / 5, 1);
+// An engine whose attacker is 4096 tokens deep in a prompt.
+class InterruptedSteps : public ::testing::Test {
+ protected:
+  InterruptedSteps() { StepTo(4096); }
+  ~InterruptedSteps() override { engine_.fake.model->on_forward = nullptr; }
+
+  void StepTo(int num_tokens) {
+    while (NumComputed(engine_, kAttacker) < num_tokens) engine_.RunSteps(1);
   }
-  now += Tenants::kLongMemory;
-  EXPECT_EQ(num_step_tokens(), 64) << "nobody else came for long";
+  // The attacker's tokens of the next step, during which the other tenant submits a request.
+  int StepWhileAnotherComes() {
+    engine_.fake.model->on_forward = [this](const ForwardBatch& batch) {
+      may_be_interrupted_ = batch.interrupt != nullptr;
+      came_ = engine_.Submit(chat_, kOther);
+      return absl::OkStatus();
+    };
+    const int num_tokens = Step();
+    engine_.fake.model->on_forward = nullptr;
+    return num_tokens;
+  }
+  // The attacker's tokens of the next step.
+  int Step() {
+    const int before = NumComputed(engine_, kAttacker);
+    engine_.RunSteps(1);
+    return NumComputed(engine_, kAttacker) - before;
+  }
+
+  Clock::time_point now_ = Clock::now();
+  SteppedEngine engine_{{.max_model_len = 12000,
+                         .max_num_seqs = 4,
+                         .max_num_batched_tokens = 256,
+                         .enable_prefix_caching = false,
+                         .page_size = 16,
+                         .kv_cache_bytes = 1024 * kPageBytes},
+                        [this] { return now_; }};
+  const Request long_prompt_ = Generate(Ids(9000, 1), 20, 7);
+  const Request chat_ = Generate(Ids(20, 2), 3);
+  const Submitted attack_ = engine_.Submit(long_prompt_, kAttacker);
+  Submitted came_;
+  bool may_be_interrupted_ = false;
+};
+
+TEST_F(InterruptedSteps, AnotherTenantsRequestDoesNotWaitForALongStep) {
+  EXPECT_EQ(StepWhileAnotherComes(), 0) << "ended without a result";
+  EXPECT_EQ(StepsToFirstToken(&engine_, came_), 1);
+  EXPECT_NEAR(Step(), 4 * 32 / 5, 1) << "a shared step: a token after 4096 keys costs five";
+  engine_.RunAll();
+  EXPECT_EQ(came_.sink->At(0), RunAlone(chat_, engine_.options)->At(0));
+  EXPECT_EQ(attack_.sink->At(0), RunAlone(long_prompt_, engine_.options)->At(0)) << "same bits";
+}
+
+TEST_F(InterruptedSteps, RequestsThatAreCancelledDoNotKeepATenantFromItsTokens) {
+  int num_tokens = 0;
+  for (int i = 0; i < 100; ++i) {
+    num_tokens += StepWhileAnotherComes();
+    came_.handle.Cancel();
+    now_ += std::chrono::milliseconds{50};
+  }
+  EXPECT_GE(num_tokens, 99 * (4 * 32 / 7)) << "but for the first step";
+}
+
+TEST_F(InterruptedSteps, AfterTenSecondsStepsAreLongAgain) {
+  EXPECT_EQ(StepWhileAnotherComes(), 0);
+  came_.handle.Cancel();
+  EXPECT_NEAR(Step(), 4 * 32 / 5, 1) << "nobody is there, but somebody came";
+  now_ += Tenants::kMemory + std::chrono::seconds{1};
+  EXPECT_EQ(Step(), 256);
+  EXPECT_EQ(StepWhileAnotherComes(), 0);
+}
+
+TEST_F(InterruptedSteps, ItsOwnRequestsInterruptNothing) {
+  engine_.fake.model->on_forward = [this](const ForwardBatch& /*batch*/) {
+    came_ = engine_.Submit(chat_, kAttacker);
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(Step(), 256);
+}
+
+TEST_F(InterruptedSteps, ShortStepsRunToTheirEnd) {
+  StepTo(int(long_prompt_.prompt.size()) - 10);
+  StepWhileAnotherComes();
+  EXPECT_FALSE(may_be_interrupted_);
 }
 
 // Two tenants with more work than the engine can do get the same number of tokens.

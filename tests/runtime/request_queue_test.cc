@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -105,6 +106,25 @@ TEST(RequestQueue, AbortedRequestsAreRemovedWithTheirTokens) {
   EXPECT_EQ(aborted[0]->status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(queue.CurrentLoad().num_tokens, 5);
   EXPECT_EQ(queue.NextDeadline(), Clock::time_point::max());
+}
+
+TEST(RequestQueue, WatchesForRequestsOfOtherTenants) {
+  RequestQueue queue(10, 100);
+  const auto push = [&](const std::string& tenant) {
+    auto group = Make(tenant, kStart);
+    group->tenant = tenant;
+    ASSERT_EQ(queue.Push(std::move(group)), absl::OkStatus());
+  };
+  const std::atomic<bool>* const others_came = queue.WatchForOthers("a");
+  EXPECT_FALSE(*others_came);
+  push("a");
+  EXPECT_FALSE(*others_came);
+  push("b");
+  EXPECT_TRUE(*others_came);
+  EXPECT_TRUE(*queue.WatchForOthers("a")) << "one waits already";
+  queue.Pop(*queue.GetFirst("b"));
+  EXPECT_FALSE(*queue.WatchForOthers("a"));
+  EXPECT_TRUE(*queue.WatchForOthers("b"));
 }
 
 TEST(RequestQueue, AWakeBeforeTheSleepIsNotLost) {

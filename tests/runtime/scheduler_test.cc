@@ -13,10 +13,9 @@ namespace {
 using Tokens = std::vector<int>;
 
 // Tokens of each sequence.
-Tokens Divide(const TokenBudget::Limits& limits, const std::vector<RequiredTokens>& sequences,
-              bool others_may_come = false) {
+Tokens Divide(const TokenBudget::Limits& limits, const std::vector<RequiredTokens>& sequences) {
   Tokens num_tokens = {99, 99};
-  TokenBudget(limits).Divide(sequences, others_may_come, &num_tokens);
+  TokenBudget(limits).Divide(sequences, &num_tokens);
   return num_tokens;
 }
 
@@ -84,28 +83,6 @@ TEST(TokenBudget, PromptsUseTheWholeBudgetWhenNoReaderWaits) {
   const RequiredTokens one_score_token = {.num_pending = 1, .first_position = 500};
   EXPECT_EQ(Divide(kShared, {prompt, one_score_token}), (Tokens{511, 1}))
       << "no reader waits for it";
-}
-
-TEST(TokenBudget, StepsStayShortDeepInAPrompt) {
-  // Another tenant's first request waits for the step that runs.
-  constexpr int64_t kLimit = int64_t{kLongestStep} * 512 * kKeysPerTokenCost;
-  int previous = 512;
-  for (const int first_position : {0, 1000, 4000, 8000, 16000, 120000}) {
-    const std::vector<RequiredTokens> alone = {
-        {.num_pending = 10000, .first_position = first_position}};
-    EXPECT_EQ(Divide(kShared, alone), (Tokens{512})) << "nobody else is there";
-    const int chunk = Divide(kShared, alone, true)[0];
-    const auto cost = [&](int64_t num_tokens) {
-      return num_tokens * (kKeysPerTokenCost + first_position) + num_tokens * (num_tokens - 1) / 2;
-    };
-    EXPECT_LE(cost(chunk), kLimit) << first_position;
-    EXPECT_TRUE(chunk == 512 || cost(chunk + 1) > kLimit) << first_position << ": " << chunk;
-    EXPECT_LE(chunk, previous);
-    previous = chunk;
-  }
-  constexpr RequiredTokens kDeepest = {.num_pending = 10000, .first_position = 1 << 24};
-  EXPECT_EQ(Divide(kShared, {kDeepest, kDeepest}, true), (Tokens{1, 0}))
-      << "the first one advances";
 }
 
 TEST(TokenBudget, TokensDeepInAPromptCountForMore) {

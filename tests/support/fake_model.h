@@ -118,6 +118,7 @@ class FakeModel : public LanguageModel {
     if (on_forward) {
       if (absl::Status status = on_forward(batch); !status.ok()) return status;
     }
+    if (batch.interrupt != nullptr && *batch.interrupt) return absl::CancelledError("interrupted");
     CheckBatch(batch, kv.layout);
     hashes_.clear();
     for (size_t i = 0; i < batch.sequences.size(); ++i) {
