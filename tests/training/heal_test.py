@@ -41,6 +41,10 @@ NEOX = {
     'activation_function': 'gelu', 'attention_bias': True, 'mlp_bias': True,
     'parallel_residual': True, 'partial_rotary_factor': 0.5, 'rope_layout': 'interleaved',
     'tie_word_embeddings': False}
+GPT2 = {**NEOX, 'parallel_residual': False, 'positions': 'learned', 'tie_word_embeddings': True}
+for field in ('rope_theta', 'partial_rotary_factor', 'rope_layout'):
+    del GPT2[field]
+NOPE = {**LLAMA, 'nope_layers': [1]}
 
 
 def tensors_of(config, seed=0):
@@ -51,6 +55,8 @@ def tensors_of(config, seed=0):
     shapes = {'wte': (VOCABULARY, hidden), 'ln_f': (hidden,)}
     if not config['tie_word_embeddings']:
         shapes['lm_head'] = (VOCABULARY, hidden)
+    if config.get('positions') == 'learned':
+        shapes['wpe'] = (config['n_positions'], hidden)
     for i in range(config['n_layer']):
         shapes.update({f'h.{i}.ln_1': (hidden,), f'h.{i}.ln_2': (hidden,),
                        f'h.{i}.attn.c_attn': (qkv, hidden),
@@ -63,7 +69,7 @@ def tensors_of(config, seed=0):
         scale = 0.4 if len(shape) == 2 else 0.1
         tensors[name + '.weight'] = torch.randn(shape, generator=generator) * scale + (
             len(shape) == 1)
-        has_bias = config['attention_bias'] and name not in ('wte', 'lm_head')
+        has_bias = config['attention_bias'] and name not in ('wte', 'wpe', 'lm_head')
         if has_bias:
             tensors[name + '.bias'] = torch.randn(shape[0], generator=generator) * 0.1
     return tensors
@@ -114,7 +120,7 @@ class DecoderTest(unittest.TestCase):
     def test_logits_are_those_of_the_import(self):
         forward = differences.client('forward')
         tokens = list(range(3, 43))
-        for base in (LLAMA, NEOX):
+        for base in (LLAMA, NEOX, GPT2, NOPE, {**LLAMA, 'positions': 'none'}):
             for kind, p in (('softmax', 15), ('lssar', 15), ('lssar', (12.5, 3))):
                 spec = {'kind': kind} if kind == 'softmax' else differences.attention_of(p)
                 config, tensors = {**base, 'attention': spec}, tensors_of(base)
@@ -137,6 +143,9 @@ class DecoderTest(unittest.TestCase):
     def test_what_is_not_computed_is_refused_by_name(self):
         with self.assertRaisesRegex(SystemExit, 'qk_norm'):
             decoder.shape_of({**LLAMA, 'qk_norm': {'kind': 'rms_norm'}})
+        with self.assertRaisesRegex(
+                SystemExit, "positions is 'alibi'; .* computes 'none', 'learned', 'rotary' alone"):
+            decoder.shape_of({**LLAMA, 'positions': 'alibi'})
 
 
 class StagesTest(RunFolder):
@@ -182,6 +191,19 @@ class StagesTest(RunFolder):
         for mine, low, high in ((teacher, -1e-5, 1e-5), (student, 0.01, 10)):
             loss = stages.Divergence.apply(mine, teacher, run.teacher.head(), run.student.head())
             self.assertTrue(low < float(loss) < high, loss)
+
+
+class LearnedPositionsTest(unittest.TestCase):
+
+    def test_rows_are_no_longer_than_the_positions(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write_run(folder, GPT2)
+            preset = budgets.PRESETS['cpu']
+            run = heal.Run(preset, folder)
+            self.assertEqual(run.preset.distil.cycle, ((8, 256), (8, 256), (16, 256), (8, 256)))
+            self.assertEqual(list(run.losses((run.teacher,))), [256])
+            self.assertEqual(preset.distil.longest, 4096, 'the preset itself is as it was')
+            run.train_step()
 
 
 class ResumeTest(RunFolder):
@@ -272,6 +294,18 @@ class DeltaTest(RunFolder):
         manifest.write_text(manifest.read_text().replace(change.checkpoint, 'f' * 64))
         with self.assertRaisesRegex(error, 'must be ffff'):
             differences.start(self.make_run(), f'{self.folder}/delta')
+
+
+class TokenizerTest(unittest.TestCase):
+
+    def test_tokenizer_model_is_read(self):
+        encode, id_of = streams.open_tokenizer(recipe.FOLDER.parents[1] / 'models/zoo/lssar-6m')
+        (sea, empty), end = encode(['The sea', '']), id_of('</s>')
+        self.assertEqual((len(sea), empty, end), (2, [], 2))
+        self.assertIsNone(id_of('<|endoftext|>'))
+        with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(
+                SystemExit, 'neither tokenizer.json nor tokenizer.model'):
+            streams.open_tokenizer(folder)
 
 
 class RowsTest(RunFolder):

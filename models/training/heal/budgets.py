@@ -19,6 +19,12 @@ class Stage:
         rows, length = self.cycle[step % len(self.cycle)]
         return rows, length, min(rows, max(1, self.micro_tokens // length))
 
+    def within(self, positions):
+        """The same tokens, in rows of at most `positions`."""
+        return dataclasses.replace(self, cycle=tuple(
+            (rows * max(1, length // positions), min(length, positions))
+            for rows, length in self.cycle))
+
     @property
     def longest(self):
         return max(length for _, length in self.cycle)

@@ -25,6 +25,7 @@ REFUSED = {
     'embedding_norm': (None, False),
     'norm_position': (None, 'pre'),
     'qk_norm': (None,),
+    'positions': (None, 'none', 'learned', 'rotary'),
     'rope_scaling': (None,),
     'final_logit_softcapping': (None,),
     'attention_residual_scale': (None, 1),
@@ -37,6 +38,8 @@ class Shape:
     """What config.json says of the model, besides its attention."""
 
     positions: int  # that it was trained at
+    position_kind: str  # 'rotary', 'learned' (then no text is longer than `positions`), 'none'
+    nope_layers: tuple  # of a rotary model, without positions
     layers: int
     heads: int
     kv_heads: int
@@ -55,14 +58,16 @@ def shape_of(config):
     """The Shape of a config.json. Exits if it asks for what is not computed here."""
     for field, computed in REFUSED.items():
         if config.get(field) not in computed:
+            known = ', '.join(repr(value) for value in computed if value is not None) or None
             raise SystemExit(f'config.json: {field} is {config[field]!r}; models/training/heal '
-                             f'computes {computed[-1]!r} alone')
+                             f'computes {known} alone')
     heads = config['n_head']
     head_dim = config.get('head_dim') or config['n_embd'] // heads
     return Shape(
-        config['n_positions'], config['n_layer'], heads,
+        config['n_positions'], config.get('positions') or 'rotary',
+        tuple(config.get('nope_layers') or ()), config['n_layer'], heads,
         config.get('num_key_value_heads') or heads, head_dim,
-        int(head_dim * config.get('partial_rotary_factor', 1)), config['rope_theta'],
+        int(head_dim * config.get('partial_rotary_factor', 1)), config.get('rope_theta', 10000),
         config.get('rope_layout', 'half'), config.get('normalization', 'layer_norm'),
         config.get('layer_norm_epsilon', 1e-5), config['activation_function'],
         config.get('mlp_kind') == 'gated', bool(config.get('parallel_residual')))
@@ -126,8 +131,11 @@ class Decoder:
                       self.weights.get(name + '.bias'), self.shape.epsilon,
                       self.shape.norm == 'layer_norm', dtype or self.dtype).view(x.shape)
 
-    def rotate(self, x):
-        """Rotary embedding of x [batch, length, heads, head_dim]."""
+    def rotate(self, x, layer):
+        """x [batch, length, heads, head_dim] of q or k, with its rotary embedding if it has one."""
+        dtype = self.dtype if self.kind == 'softmax' else torch.float32
+        if self.shape.position_kind != 'rotary' or layer in self.shape.nope_layers:
+            return x.to(dtype)
         (batch, length), dims = x.shape[:2], self.shape.rotary_dims
         key = batch, length, x.device
         if key not in self.angles:
@@ -135,7 +143,6 @@ class Decoder:
             angles = torch.arange(length)[:, None] * self.shape.rope_theta ** (-pairs / dims)
             self.angles[key] = [part.float().to(x.device).repeat(batch, 1)
                                 for part in (angles.cos(), angles.sin())]
-        dtype = self.dtype if self.kind == 'softmax' else torch.float32
         return rotated(x.flatten(0, 1), *self.angles[key], self.shape.rope_layout,
                        dtype).view(x.shape)
 
@@ -146,7 +153,7 @@ class Decoder:
         count = queries if part == 'q' else keys
         x = self.linear(y, f'h.{layer}.attn.c_attn', slice(first, first + count * dim))
         x = x.unflatten(-1, (count, dim))
-        return (x if part == 'v' else self.rotate(x)).transpose(1, 2)
+        return (x if part == 'v' else self.rotate(x, layer)).transpose(1, 2)
 
     def attend(self, q, k, v, layer):
         """Causal attention, each head with its K/V head: [batch, length, heads * dim]."""
@@ -181,7 +188,10 @@ class Decoder:
         return self.after_attention(x, self.attended(self.norm(x, f'h.{layer}.ln_1'), layer), layer)
 
     def embed(self, tokens):
-        return self.weights['wte.weight'][tokens].float()
+        x = self.weights['wte.weight'][tokens].float()
+        if self.shape.position_kind == 'learned':
+            x = x + self.weights['wpe.weight'][: tokens.shape[-1]].float()
+        return x
 
     def hidden(self, tokens):
         """What the output projection reads: tokens [batch, length] -> [batch, length, n_embd]."""

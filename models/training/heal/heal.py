@@ -65,6 +65,12 @@ class Run:
         self.device = torch.device(device)
         config, tensors = read_teacher(f'{directory}/teacher')
         shape, vocabulary = decoder.shape_of(config), config['vocab_size']
+        self.lengths = LENGTHS
+        if shape.position_kind == 'learned':
+            preset = self.preset = dataclasses.replace(
+                preset, transfer=preset.transfer.within(shape.positions),
+                distil=preset.distil.within(shape.positions))
+            self.lengths = sorted({min(length, shape.positions) for length in LENGTHS})
         dtype = torch.bfloat16 if preset.bf16 else torch.float32
         frozen = {name: tensor.to(self.device, dtype if tensor.dim() == 2 else torch.float32)
                   for name, tensor in tensors.items()}
@@ -181,7 +187,7 @@ class Run:
     def losses(self, decoders):
         """{length: [loss of each decoder]} on held-out text."""
         found = {}
-        for length in LENGTHS:
+        for length in self.lengths:
             held_out = rows.held_out(f'{self.directory}/data', self.vocabulary, length,
                                      HELD_OUT_TOKENS // length).to(self.device)
             found[length] = [sum(stages.next_token_loss(each, row[None]) for row in held_out)

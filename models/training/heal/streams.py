@@ -2,9 +2,10 @@
 
 Writes to DATA text.bin, dialogs.bin and retrieval.bin (training), val.bin (documents held out),
 ids of uint16 or uint32, retrieval.lengths (ids of each document, uint32), and prepare.json
-(counts). Only this stage needs tokenizers and Jinja2.
+(counts). Only this stage needs Jinja2 and tokenizers or sentencepiece.
 """
 
+import importlib
 import json
 import os
 import random
@@ -20,26 +21,46 @@ STREAMS = ('text', 'dialogs', 'retrieval')
 HELD_OUT = 0.004  # share of the documents
 
 
+def package(name):
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise SystemExit(f'{name} is not installed: pip install {name}') from None
+
+
+def open_tokenizer(directory):
+    """(texts -> their ids, piece -> id or None) of tokenizer.json or tokenizer.model."""
+    path = f'{directory}/tokenizer.json'
+    if os.path.exists(path):
+        model = package('tokenizers').Tokenizer.from_file(path)
+        return (lambda texts: [each.ids for each in model.encode_batch(
+            texts, add_special_tokens=False)], model.token_to_id)
+    path = f'{directory}/tokenizer.model'
+    if not os.path.exists(path):
+        raise SystemExit(f'{directory}: neither tokenizer.json nor tokenizer.model is there; '
+                         'training needs the tokenizer of the teacher')
+    pieces = package('sentencepiece').SentencePieceProcessor(model_file=path)
+
+    def id_of(piece):
+        found = pieces.piece_to_id(piece)
+        return found if pieces.id_to_piece(found) == piece else None
+
+    return pieces.encode, id_of
+
+
 class Tokenizer:
-    """tokenizer.json and the chat template of a checkpoint directory."""
+    """The tokenizer and the chat template of a checkpoint directory."""
 
     def __init__(self, directory):
-        try:
-            import jinja2
-            import tokenizers
-        except ModuleNotFoundError as error:
-            raise SystemExit(f'{error.name} is not installed: pip install tokenizers jinja2')
-        path = f'{directory}/tokenizer.json'
-        if not os.path.exists(path):
-            raise SystemExit(f'{path}: no such file; training needs the tokenizer of the teacher')
-        self.model = tokenizers.Tokenizer.from_file(path)
+        jinja2 = package('jinja2')
+        self.encode, self.id_of = open_tokenizer(directory)
         with open(f'{directory}/tokenizer_config.json', encoding='utf-8') as file:
             settings = json.load(file)
         with open(f'{directory}/config.json', encoding='utf-8') as file:
             config = json.load(file)
         self.vocabulary = config['vocab_size']
         names = (settings.get('eos_token'), '<|endoftext|>', '</s>')
-        ends = [self.model.token_to_id(name) for name in names if isinstance(name, str)]
+        ends = [self.id_of(name) for name in names if isinstance(name, str)]
         self.end = self._end_of_document(config, ends)
         self.refusals = (jinja2.TemplateError, TypeError)
         environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
@@ -51,7 +72,7 @@ class Tokenizer:
 
     def _end_of_document(self, config, ends):
         """<|endoftext|> where the vocabulary has it, else the end of a text."""
-        document = self.model.token_to_id('<|endoftext|>')
+        document = self.id_of('<|endoftext|>')
         if document is not None:
             return document
         found = [end for end in (*ends, config.get('eos_token_id')) if end is not None]
@@ -71,9 +92,6 @@ class Tokenizer:
                                         **self.special)
         except self.refusals:
             return ''
-
-    def encode(self, texts):
-        return [each.ids for each in self.model.encode_batch(texts, add_special_tokens=False)]
 
 
 def id_type(vocabulary):
