@@ -374,6 +374,14 @@ TEST_P(AttentionTest, LongRowsOfADecodeStep) {
   }
 }
 
+// Positions, pages and candidates beyond 2^16 and 2^17.
+TEST_P(AttentionTest, ContextsOf128K) {
+  const SequenceVectors sequence((1 << 17) + 1, 1, 16, 7, Content::kTopical);
+  for (const DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
+    if (Supports(dtype, sequence.head_dim)) CheckLast(sequence, {}, 64, dtype);
+  }
+}
+
 TEST_P(AttentionTest, RaggedBatch) {
   const SequenceVectors a(40, 2, 64, 8, Content::kTopical);
   const SequenceVectors b(2100, 2, 64, 9, Content::kTopical);
