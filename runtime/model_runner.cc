@@ -99,7 +99,7 @@ void ModelRunner::PlaceHiddenRuns() {
 }
 
 absl::Status ModelRunner::Forward(const std::atomic<bool>* interrupt) {
-  batch_.interrupt = interrupt;
+  batch_.interrupt = batch_.captures.empty() ? interrupt : nullptr;
   ++totals_.num_steps;
   attention_.assign(batch_.sequences.size(), AttentionStats{});
   return model_->Forward(batch_, kv_, attention_.data());

@@ -35,7 +35,8 @@ class ModelRunner {
   void PrepareBatch(std::span<const ScheduledSequence> scheduled);
   int NumTokens() const { return int(batch_.token_ids.size()); }
 
-  // `interrupt`: of ForwardBatch.
+  // `interrupt`: of ForwardBatch. Ignored in a step that captures attention: its sinks would get
+  // the weights again.
   // Errors  CANCELLED: interrupted; INTERNAL: the backend's. Sample must be called even so.
   absl::Status Forward(const std::atomic<bool>* interrupt = nullptr);
   // Samples the logits that the tasks need, waits for the device and gives each result to its task.

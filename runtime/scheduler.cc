@@ -581,7 +581,7 @@ const std::atomic<bool>* Scheduler::WatchForOthers() {
   int64_t cost = 0;
   bool has_prompt = false;
   for (const auto& [group, sequence, num_tokens, status] : scheduled_) {
-    if (!sequence->draft.empty() || sequence->task->Capture() != nullptr) return nullptr;
+    if (!sequence->draft.empty()) return nullptr;
     has_prompt |= num_tokens > 1;
     cost += CostOf(sequence->num_computed_tokens, num_tokens);
   }

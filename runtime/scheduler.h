@@ -133,7 +133,7 @@ class Scheduler {
   std::span<ScheduledSequence> AddDrafts();
   // A flag that becomes true when the step should end at once, without a result, because another
   // tenant's request came: it would wait for a long step. Null: this step runs to its end, as it is
-  // short, or several tenants share it; or it has drafts or captures, which it would repeat.
+  // short, or several tenants share it, or it has drafts, which it would repeat.
   // After AddDrafts, until the next Schedule.
   const std::atomic<bool>* WatchForOthers();
   // The step ended without a result. The next ones are short, also where the other request is gone

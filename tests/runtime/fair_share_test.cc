@@ -215,7 +215,10 @@ class InterruptedSteps : public ::testing::Test {
   ~InterruptedSteps() override { engine_.fake.model->on_forward = nullptr; }
 
   void StepTo(int num_tokens) {
-    while (NumComputed(engine_, kAttacker) < num_tokens) engine_.RunSteps(1);
+    for (int i = 0; i < 1000 && NumComputed(engine_, kAttacker) < num_tokens; ++i) {
+      engine_.RunSteps(1);
+    }
+    ASSERT_GE(NumComputed(engine_, kAttacker), num_tokens);
   }
   // The attacker's tokens of the next step, during which the other tenant submits a request.
   int StepWhileAnotherComes() {
@@ -284,6 +287,24 @@ TEST_F(InterruptedSteps, ItsOwnRequestsInterruptNothing) {
     return absl::OkStatus();
   };
   EXPECT_EQ(Step(), 256);
+}
+
+// Its prompt is computed as any other's. A step with a captured row would give it twice.
+TEST_F(InterruptedSteps, OfACaptureThePromptIsInterruptedAndItsRowsAreNot) {
+  attack_.handle.Cancel();
+  engine_.RunAll();
+  Request capture = long_prompt_;
+  capture.params = CaptureParams{.layers = {0}, .heads = {0}, .rows = {5500}};
+  const Submitted captured = engine_.Submit(capture, kAttacker);
+  StepTo(4096);
+  EXPECT_EQ(StepWhileAnotherComes(), 0);
+  now_ += Tenants::kMemory + std::chrono::seconds{1};
+  came_.handle.Cancel();
+  StepTo(5500 - 200);
+  StepWhileAnotherComes();
+  EXPECT_FALSE(may_be_interrupted_);
+  engine_.RunAll();
+  EXPECT_EQ(captured.sink->Status(), absl::OkStatus());
 }
 
 TEST_F(InterruptedSteps, ShortStepsRunToTheirEnd) {
