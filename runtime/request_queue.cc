@@ -118,8 +118,8 @@ bool RequestQueue::WaitForWork(Clock::time_point until) {
 const std::atomic<bool>* RequestQueue::WatchForOthers(const std::string& tenant) {
   const std::lock_guard lock(mutex_);
   watched_tenant_ = tenant;
-  others_came_ = std::ranges::any_of(
-      waiting_, [&](const auto& waiting) { return waiting.first != tenant; });
+  others_came_ =
+      std::ranges::any_of(waiting_, [&](const auto& waiting) { return waiting.first != tenant; });
   return &others_came_;
 }
 

@@ -111,7 +111,8 @@ struct ScheduledSequence {
 };
 
 // One step is AbortDue, Admit, Schedule, AddDrafts, the model's step, then Complete for each
-// scheduled sequence or, for all of them, OnInterrupted. TakeFinished returns the requests that ended, in between and at the end.
+// scheduled sequence or, for all of them, OnInterrupted. TakeFinished returns the requests that
+// ended, in between and at the end.
 // Threads   the engine's thread only
 class Scheduler {
  public:

@@ -231,20 +231,16 @@ void RunAttention(const AttentionArgs& args, ThreadPool& pool, Scratch& scratch,
       run_task(tasks[size_t(i)], thread_idx);
     });
   };
-  for_each(plan.first_tasks, [&](const AttentionTask& task, int thread_idx) {
-    run.RunFirst(task, thread_idx);
-  });
+  for_each(plan.first_tasks,
+           [&](const AttentionTask& task, int thread_idx) { run.RunFirst(task, thread_idx); });
   if constexpr (kIsFixed<T>) {
-    for_each(plan.split_tasks, [&](const AttentionTask& task, int thread_idx) {
-      run.RunRefine(task, thread_idx);
-    });
+    for_each(plan.split_tasks,
+             [&](const AttentionTask& task, int thread_idx) { run.RunRefine(task, thread_idx); });
   }
-  for_each(plan.split_tasks, [&](const AttentionTask& task, int thread_idx) {
-    run.RunWeigh(task, thread_idx);
-  });
-  for_each(plan.shared_items, [&](int item_idx, int thread_idx) {
-    run.RunMerge(item_idx, thread_idx);
-  });
+  for_each(plan.split_tasks,
+           [&](const AttentionTask& task, int thread_idx) { run.RunWeigh(task, thread_idx); });
+  for_each(plan.shared_items,
+           [&](int item_idx, int thread_idx) { run.RunMerge(item_idx, thread_idx); });
 }
 
 void AttentionOfTarget(const AttentionArgs& args, ThreadPool& pool, Scratch& scratch,

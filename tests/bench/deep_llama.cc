@@ -3,7 +3,7 @@
 // their K and V up to the depth (softmax's time does not depend on the values), through
 // llama_state_seq_set_data.
 //
-//   deep_llama GGUF THREADS FLASH_ATTENTION REPEATS DEPTH...   prints: depth, tokens/s, resident MiB
+//   deep_llama GGUF THREADS FLASH_ATTENTION REPEATS DEPTH...   prints tokens/s and resident MiB
 //
 // Built where CMake is given llama.cpp: -DLSSAR_LLAMA_CPP=ITS_SOURCES, with its build in build/.
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "llama.h"
+#include <llama.h>
 
 namespace {
 

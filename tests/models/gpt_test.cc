@@ -457,8 +457,7 @@ TEST(GptTest, AnInterruptedForwardIsRepeatedWithTheSameBits) {
     const auto batch_of = [&](int first, int last) {
       ForwardBatch batch;
       batch.token_ids.assign(tokens.begin() + first, tokens.begin() + last);
-      batch.sequences = {
-          {.num_rows = last - first, .first_position = first, .pages = pool->pages}};
+      batch.sequences = {{.num_rows = last - first, .first_position = first, .pages = pool->pages}};
       batch.rope_bases = {1e4};
       batch.attention = {nullptr};
       batch.logits_indices = {last - first - 1};
