@@ -72,7 +72,6 @@ absl::Status Gpt::ForwardBy(RunStep run_step, const ForwardBatch& batch, const K
   RETURN_IF_ERROR(PlaceTokens(batch, rows));
   const bool has_override = GroupByAttention(batch, rows);
   interrupt_ = batch.interrupt;
-  LSSAR_CHECK(interrupt_ == nullptr || rows.num_rows > std::ssize(rows.sequences));
   absl::Status captured;
   const auto ops = [&] {
     backend_->Embed({.ids = batch.token_ids,
@@ -97,9 +96,9 @@ absl::Status Gpt::ForwardBy(RunStep run_step, const ForwardBatch& batch, const K
     }
   };
   const bool has_capture = !batch.captures.empty() || !batch.hidden_captures.empty();
-  if (has_capture || !batch.steered.empty() || has_override) {
-    // Captures read activations between the ops, steering changes them, and an override changes the
-    // ops' arguments: such a step cannot be replayed from a graph.
+  if (has_capture || !batch.steered.empty() || has_override || interrupt_ != nullptr) {
+    // Captures read activations between the ops, steering changes them, an override changes the
+    // ops' arguments, and an interrupt leaves some out: such a step cannot be a graph's.
     ops();
     return IsInterrupted() ? Interrupted() : captured;
   }
@@ -110,7 +109,7 @@ absl::Status Gpt::ForwardBy(RunStep run_step, const ForwardBatch& batch, const K
             .counters = stats,
             .max_rows = max_num_batched_tokens_},
            ops);
-  return IsInterrupted() ? Interrupted() : absl::OkStatus();
+  return absl::OkStatus();
 }
 
 absl::Status Gpt::PlaceTokens(const ForwardBatch& batch, const RaggedBatch& rows) {

@@ -77,8 +77,8 @@ struct ForwardBatch {
   std::vector<RowCapture> captures;       // few tokens: each costs 0.2 us a key and head
   std::vector<HiddenCapture> hidden_captures;
   std::vector<SteeredSequence> steered;
-  // Once it is true, Forward ends as soon as it can. Null: never. It must be null in a step of one
-  // token a sequence, which a backend may record.
+  // Once it is true, Forward ends as soon as it can. Null: never. Such a step is not replayed from
+  // a graph.
   const std::atomic<bool>* interrupt = nullptr;
 
   void Clear() {

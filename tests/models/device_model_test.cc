@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "base/check.h"
 #include "models/checkpoint.h"
+#include "models/page_pool.h"
 #include "tests/models/fixture.h"
 #include "tests/models/model_runner.h"
 #include "tests/support/test_device.h"
@@ -137,6 +139,36 @@ TEST_P(DeviceModelTest, GreedyTextMatchesTheCpuInFp32) {
   std::printf("%s: %zu tokens, %zu of them near ties\n", model_.Describe().c_str(), num_output,
               num_ties);
   EXPECT_LE(num_ties, num_output / 8);
+}
+
+// A step of few tokens is recorded when it runs for the second time, and replayed from then on.
+TEST_P(DeviceModelTest, AnInterruptedStepLeavesNoRecord) {
+  LanguageModel* const model = model_.loaded.Get();
+  absl::StatusOr<PagePool> pool = MakePagePool(
+      LayoutOf(model->Config(), GetParam().kv_cache_dtype, 16), 32, model_.loaded.backend.get());
+  ASSERT_TRUE(pool.ok());
+  ForwardBatch batch;
+  batch.token_ids = {5, 6, 7, 8};
+  batch.sequences = {{.num_rows = 2, .pages = std::span(pool->pages).first(1)},
+                     {.first_row = 2, .num_rows = 2, .pages = std::span(pool->pages).last(1)}};
+  batch.rope_bases = {1e4, 1e4};
+  batch.attention = {nullptr, nullptr};
+  batch.logits_indices = {1, 3};
+  batch.logits_sequences = {0, 1};
+  const auto logits = [&] {
+    EXPECT_TRUE(model->Forward(batch, pool->view, nullptr).ok());
+    EXPECT_TRUE(model->Synchronize().ok());
+    std::vector<float> out(2 * model_.Vocab());
+    EXPECT_TRUE(model->CopyLogits(batch, 0, 2, out).ok());
+    return out;
+  };
+  const std::vector<float> want = logits();
+  const std::atomic<bool> interrupt = true;
+  batch.interrupt = &interrupt;
+  EXPECT_TRUE(absl::IsCancelled(model->Forward(batch, pool->view, nullptr)));
+  EXPECT_TRUE(model->Synchronize().ok());
+  batch.interrupt = nullptr;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(logits(), want) << i;
 }
 
 std::vector<Served> AllServed() {
