@@ -206,7 +206,19 @@ class RayTest(unittest.TestCase):
                     for line in path.read_text().splitlines()]
         self.assertEqual(len(results), NUM_ROWS)
         self.expect_all(sorted(results, key=lambda row: row['id']))
-        self.assertEqual(sorted(os.listdir(output)), [pathlib.Path(each).name for each in parts])
+        self.assertEqual(sorted(os.listdir(output)),
+                         [*(pathlib.Path(each).name for each in parts), 'run.json'])
+        with self.assertRaisesRegex(ValueError, 'run.json: settings .*of this run: .*other_'):
+            run(parts, resume=True, prefix='other_')
+        with self.assertRaisesRegex(ValueError, 'run.json: task .*Score, of this run: Embed'):
+            lssar.ray.run_files(parts, output, lssar.ray.Embed, resume=True,
+                                server=self.server.address)
+        with self.assertRaisesRegex(ValueError, 'run.json: served .*model.safetensors'):
+            lssar.ray.run_files(parts, output, lssar.ray.Score, resume=True, model=MODEL)
+        with open(parts[2], 'a', encoding='utf-8') as file:
+            file.write(json.dumps(rows()[0]) + '\n')
+        with self.assertRaisesRegex(ValueError, 'is the result of another file than .*part2'):
+            run(parts, resume=True)
         for wrong, error in (['x.csv'], ValueError), ([str(self.folder / 'no.parquet')],
                                                        FileNotFoundError):
             with self.assertRaises(error):

@@ -12,12 +12,13 @@ Needs `pip install 'lssar[ray]'`.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import json
 import os
 import pathlib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy
 import ray
@@ -28,6 +29,9 @@ from lssar._server import OwnServer
 from lssar.client import Client
 
 NUM_SERVER_STARTS = 3  # of an actor's own server, for one batch
+RUN_FILE = 'run.json'  # of run_files: what its folders are the results of
+# Settings of a task that do not change its results.
+_CONNECTION = ('server', 'model', 'program', 'api_key', 'tls', 'retry')
 Row = TypeVar('Row')
 Result = TypeVar('Result')
 Columns = dict[str, object]
@@ -314,15 +318,59 @@ def _write_json(results: ray.data.Dataset, folder: pathlib.Path) -> None:
             file.write(json.dumps(row, default=_plain) + '\n')
 
 
+def _sha256(path: pathlib.Path) -> str:
+    with open(path, 'rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def _served(settings: Mapping[str, Any]) -> list[object]:
+    """What the task's results depend on besides its settings."""
+    model = settings.get('model')
+    if model is not None:
+        files = sorted(path for path in pathlib.Path(model).iterdir() if path.is_file())
+        return [[path.name, _sha256(path)] for path in files]
+    with Client(settings['server'], api_key=settings.get('api_key'),
+                tls=settings.get('tls')) as client:
+        info = client.get_info()
+    return [info.checkpoint_hash, info.dtype, info.kv_cache_dtype]
+
+
+def _note_run(folder: pathlib.Path, files: Mapping[str, str], task: type,
+              settings: Mapping[str, Any]) -> None:
+    """Writes RUN_FILE. files: {name of a folder: its input}. Errors: ValueError where a folder that
+    is there is of another run."""
+    inputs = {name: _sha256(pathlib.Path(path)) for name, path in files.items()}
+    note = {'task': task.__name__, 'served': _served(settings),
+            'settings': {name: value if isinstance(value, (str, int, float, bool)) else repr(value)
+                         for name, value in settings.items() if name not in _CONNECTION}}
+    path = folder / RUN_FILE
+    done = [name for name in files if (folder / name).exists()]
+    if done:
+        old = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+        for field, value in note.items():
+            if old.get(field) != value:
+                raise ValueError(f'{path}: {field} of the results that are there: '
+                                 f'{old.get(field)}, of this run: {value}. Give another folder')
+        for name in done:
+            if old['inputs'].get(name) != inputs[name]:
+                raise ValueError(f'{folder / name} is the result of another file than '
+                                 f'{files[name]} is now. Give another folder')
+        inputs = {**old['inputs'], **inputs}
+    partial = folder / f'.{RUN_FILE}.partial'
+    partial.write_text(json.dumps({**note, 'inputs': inputs}, indent=2), encoding='utf-8')
+    partial.rename(path)
+
+
 def run_files(inputs: Sequence[str], output: str, task: type[Score | Generate | Embed], *,
               actors: int = 1, batch_size: int = 256, num_cpus: float = 1, num_gpus: float = 0,
-              resume: bool = False, progress: bool = True, **settings: object) -> list[str]:
+              resume: bool = False, progress: bool = True, **settings: Any) -> list[str]:
     """Runs `task` over files, one after the other: a Parquet or JSONL file becomes a folder of the
     same name and format in `output`.
 
     A folder appears when all of its rows are there. With `resume`, files that have theirs are left
-    out, so a run that was stopped goes on with the file that it was in. Choose files that take
-    minutes: actors start anew for each.
+    out, so a run that was stopped goes on with the file that it was in: where task, settings,
+    checkpoint and input are those of run.json there. Choose files that take minutes: actors start
+    anew for each.
 
     Parquet is written by Ray's workers. JSONL is written by this process, because Ray's writer
     rounds numbers to ten digits: prefer Parquet for large results.
@@ -339,7 +387,8 @@ def run_files(inputs: Sequence[str], output: str, task: type[Score | Generate | 
         settings: arguments of `task`.
 
     Returns: the folders, in the order of `inputs`.
-    Errors: ValueError, FileNotFoundError, FileExistsError; ray.exceptions.RayError with the
+    Errors: ValueError (also: the results that are there are of another run), FileNotFoundError,
+        FileExistsError; ray.exceptions.RayError with the
         sentence of a task's error.
     """
     folder = pathlib.Path(output)
@@ -354,6 +403,8 @@ def run_files(inputs: Sequence[str], output: str, task: type[Score | Generate | 
         if target.exists() and not resume:
             raise FileExistsError(f'{target} exists: give resume=True, or another folder')
     folder.mkdir(parents=True, exist_ok=True)
+    names = (target.name for target in targets)
+    _note_run(folder, dict(zip(names, inputs, strict=True)), task, settings)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = progress
     context.execution_options.preserve_order = True
