@@ -213,22 +213,13 @@ absl::Status Engine::Step() {
   AdmitRequests();
   EndStage(&stages_.admit_ns);
 
-  std::span<ScheduledSequence> scheduled = Schedule();
-  absl::Status status = scheduled.empty() ? absl::OkStatus() : RunModel(scheduled);
-  if (absl::IsCancelled(status)) {
-    scheduler_->OnInterrupted();
-    scheduled = {};
-    status = absl::OkStatus();
-  }
+  const std::span<ScheduledSequence> scheduled = Schedule();
+  const absl::Status status = scheduled.empty() ? absl::OkStatus() : RunModel(scheduled);
 
-  PublishResults(scheduled);
   FinishRequests();
   EndStage(&stages_.output_ns);
   step_started_at_.reset();
   PublishStats();
-  if (options_.observer != nullptr && !scheduled.empty()) {
-    options_.observer->OnStep(model_runner_->NumTokens());
-  }
   ReportResults();
   return status;
 }
@@ -270,10 +261,16 @@ absl::Status Engine::RunModel(std::span<ScheduledSequence> scheduled) {
   const Clock::time_point from = stage_started_at_;
   const absl::Status forward = model_runner_->Forward(scheduler_->WatchForOthers());
   EndStage(&stages_.forward_ns);
+  if (absl::IsCancelled(forward)) {
+    scheduler_->OnInterrupted();
+    return model_runner_->Discard();
+  }
   const absl::Status status = model_runner_->Sample(forward, scheduled);
   EndStage(&stages_.sample_ns);
   if (status.ok()) speculator_->EndStep(scheduled, draft_time_ + (stage_started_at_ - from));
-  num_failed_steps_ = status.ok() || absl::IsCancelled(status) ? 0 : num_failed_steps_ + 1;
+  num_failed_steps_ = status.ok() ? 0 : num_failed_steps_ + 1;
+  if (options_.observer != nullptr) options_.observer->OnStep(model_runner_->NumTokens());
+  PublishResults(scheduled);
   return status;
 }
 

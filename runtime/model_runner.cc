@@ -100,19 +100,17 @@ void ModelRunner::PlaceHiddenRuns() {
 
 absl::Status ModelRunner::Forward(const std::atomic<bool>* interrupt) {
   batch_.interrupt = batch_.captures.empty() ? interrupt : nullptr;
-  ++totals_.num_steps;
   attention_.assign(batch_.sequences.size(), AttentionStats{});
   return model_->Forward(batch_, kv_, attention_.data());
 }
 
 absl::Status ModelRunner::Sample(const absl::Status& forward,
                                  std::span<ScheduledSequence> scheduled) {
-  const bool is_interrupted = absl::IsCancelled(forward);
-  absl::Status status = is_interrupted ? absl::OkStatus() : forward;
-  if (forward.ok()) RequestSamples(scheduled);
+  ++totals_.num_steps;
+  absl::Status status = forward;
+  if (status.ok()) RequestSamples(scheduled);
   // Also after a failed Forward: the device must not touch pages that are freed from here on.
   status.Update(model_->Synchronize());
-  if (status.ok() && is_interrupted) return forward;
   if (status.ok()) {
     CountTokens(scheduled);
     status = DeliverResults(scheduled);

@@ -17,7 +17,7 @@
 
 namespace lssar {
 
-// One step is PrepareBatch, Forward, Sample, all with the same scheduled sequences.
+// One step is PrepareBatch, Forward, then Sample or Discard, with the same scheduled sequences.
 // Threads   the engine's thread only
 class ModelRunner {
  public:
@@ -37,14 +37,19 @@ class ModelRunner {
 
   // `interrupt`: of ForwardBatch. Ignored in a step that captures attention: its sinks would get
   // the weights again.
-  // Errors  CANCELLED: interrupted; INTERNAL: the backend's. Sample must be called even so.
+  // Errors  CANCELLED: interrupted, Discard must be called; INTERNAL: the backend's, Sample must be
+  //         called even so
   absl::Status Forward(const std::atomic<bool>* interrupt = nullptr);
   // Samples the logits that the tasks need, waits for the device and gives each result to its task.
   // `forward`: the status of Forward. A sequence whose logits are not finite gets a DATA_LOSS
   // status, and none of its later results. If the step failed, every sequence gets its error.
-  // Errors  INTERNAL: the backend's, of Forward or since. CANCELLED: Forward was interrupted, and
-  //         the step may be repeated
+  // Errors  INTERNAL: the backend's, of Forward or since
   absl::Status Sample(const absl::Status& forward, std::span<ScheduledSequence> scheduled);
+
+  // Ends a step that was interrupted: waits for the device, and counts nothing. The step may be
+  // repeated.
+  // Errors  INTERNAL: the backend's
+  absl::Status Discard() { return model_->Synchronize(); }
 
   const ModelCounters& Totals() const { return totals_; }
   // Threads   any

@@ -254,7 +254,9 @@ class InterruptedSteps : public ::testing::Test {
 };
 
 TEST_F(InterruptedSteps, AnotherTenantsRequestDoesNotWaitForALongStep) {
+  const int64_t num_steps = engine_.Stats().num_steps;
   EXPECT_EQ(StepWhileAnotherComes(), 0) << "ended without a result";
+  EXPECT_EQ(engine_.Stats().num_steps, num_steps) << "and is no step";
   EXPECT_EQ(StepsToFirstToken(&engine_, came_), 1);
   EXPECT_NEAR(Step(), 4 * 32 / 5, 1) << "a shared step: a token after 4096 keys costs five";
   engine_.RunAll();
