@@ -18,7 +18,7 @@ import os
 import pathlib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy
 import ray
@@ -323,20 +323,23 @@ def _sha256(path: pathlib.Path) -> str:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
-def _served(settings: Mapping[str, Any]) -> list[object]:
+def _served(settings: Mapping[str, object]) -> list[object]:
     """What the task's results depend on besides its settings."""
-    model = settings.get('model')
-    if model is not None:
+    server, model, api_key, tls = map(settings.get, ('server', 'model', 'api_key', 'tls'))
+    if isinstance(model, (str, os.PathLike)):
         files = sorted(path for path in pathlib.Path(model).iterdir() if path.is_file())
         return [[path.name, _sha256(path)] for path in files]
-    with Client(settings['server'], api_key=settings.get('api_key'),
-                tls=settings.get('tls')) as client:
+    if not isinstance(server, str):
+        raise ValueError('give server (HOST:PORT of one that runs) or model (a checkpoint '
+                         'directory)')
+    with Client(server, api_key=api_key if isinstance(api_key, str) else None,
+                tls=tls if isinstance(tls, types.Tls) else None) as client:
         info = client.get_info()
     return [info.checkpoint_hash, info.dtype, info.kv_cache_dtype]
 
 
 def _note_run(folder: pathlib.Path, files: Mapping[str, str], task: type,
-              settings: Mapping[str, Any]) -> None:
+              settings: Mapping[str, object]) -> None:
     """Writes RUN_FILE. files: {name of a folder: its input}. Errors: ValueError where a folder that
     is there is of another run."""
     inputs = {name: _sha256(pathlib.Path(path)) for name, path in files.items()}
@@ -363,7 +366,7 @@ def _note_run(folder: pathlib.Path, files: Mapping[str, str], task: type,
 
 def run_files(inputs: Sequence[str], output: str, task: type[Score | Generate | Embed], *,
               actors: int = 1, batch_size: int = 256, num_cpus: float = 1, num_gpus: float = 0,
-              resume: bool = False, progress: bool = True, **settings: Any) -> list[str]:
+              resume: bool = False, progress: bool = True, **settings: object) -> list[str]:
     """Runs `task` over files, one after the other: a Parquet or JSONL file becomes a folder of the
     same name and format in `output`.
 
@@ -388,8 +391,7 @@ def run_files(inputs: Sequence[str], output: str, task: type[Score | Generate | 
 
     Returns: the folders, in the order of `inputs`.
     Errors: ValueError (also: the results that are there are of another run), FileNotFoundError,
-        FileExistsError; ray.exceptions.RayError with the
-        sentence of a task's error.
+        FileExistsError; ray.exceptions.RayError with the sentence of a task's error.
     """
     folder = pathlib.Path(output)
     targets = [folder / pathlib.Path(path).name for path in inputs]
