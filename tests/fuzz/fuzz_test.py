@@ -20,7 +20,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 RUNS = 1000  # of a target without a fault
 CLEAN_SECONDS = 1  # at most, for a slow target on a busy machine
-FAULT_SECONDS = 10  # of one search for a fault, which takes about a second
+FAULT_RUNS = 20_000  # of one search for a fault, which takes some thousands, and seconds
 FAULT_SEEDS = 8  # searches, until one finds it
 
 
@@ -74,7 +74,7 @@ def problem(program: pathlib.Path) -> str | None:
 
 def search_problem(program: pathlib.Path, keep: pathlib.Path | None = None) -> str | None:
     for seed in range(1, FAULT_SEEDS + 1):
-        faulty = run(program, True, seed, f'-max_total_time={FAULT_SECONDS}', keep=keep)
+        faulty = run(program, True, seed, f'-runs={FAULT_RUNS}', keep=keep)
         if 'INITED' not in faulty.stderr:
             return f'the corpus itself has the planted fault:\n{faulty.stderr[-1500:]}'
         if faulty.returncode != 0 and 'CHECK failed' in faulty.stderr:
