@@ -197,6 +197,7 @@ class RayTest(unittest.TestCase):
         (pathlib.Path(output) / '.part1.parquet.partial').mkdir()  # of a run that was killed
         with self.assertRaisesRegex(FileExistsError, 'resume=True'):
             run(parts)
+        run(parts[1:2])  # later, by itself
         targets = run(parts, resume=True)
         self.assertEqual({path: path.stat().st_mtime_ns for path in pathlib.Path(first).iterdir()},
                          before)
@@ -208,16 +209,16 @@ class RayTest(unittest.TestCase):
         self.expect_all(sorted(results, key=lambda row: row['id']))
         self.assertEqual(sorted(os.listdir(output)),
                          [*(pathlib.Path(each).name for each in parts), 'run.json'])
-        with self.assertRaisesRegex(ValueError, 'run.json: settings .*of this run: .*other_'):
+        with self.assertRaisesRegex(ValueError, 'run.json: settings of .*of this run: .*other_'):
             run(parts, resume=True, prefix='other_')
-        with self.assertRaisesRegex(ValueError, 'run.json: task .*Score, of this run: Embed'):
+        with self.assertRaisesRegex(ValueError, 'run.json: task of .*: Score; of this run: Embed'):
             lssar.ray.run_files(parts, output, lssar.ray.Embed, resume=True,
                                 server=self.server.address)
-        with self.assertRaisesRegex(ValueError, 'run.json: served .*model.safetensors'):
+        with self.assertRaisesRegex(ValueError, 'run.json: served of part0'):
             lssar.ray.run_files(parts, output, lssar.ray.Score, resume=True, model=MODEL)
         with open(parts[2], 'a', encoding='utf-8') as file:
             file.write(json.dumps(rows()[0]) + '\n')
-        with self.assertRaisesRegex(ValueError, 'is the result of another file than .*part2'):
+        with self.assertRaisesRegex(ValueError, 'run.json: input of part2.jsonl'):
             run(parts, resume=True)
         for wrong, error in (['x.csv'], ValueError), ([str(self.folder / 'no.parquet')],
                                                        FileNotFoundError):

@@ -12,7 +12,6 @@ Needs `pip install 'lssar[ray]'`.
 from __future__ import annotations
 
 import atexit
-import hashlib
 import json
 import os
 import pathlib
@@ -26,6 +25,7 @@ import ray.data
 
 from lssar import types
 from lssar._server import OwnServer
+from lssar.checkpoints import directory
 from lssar.client import Client
 
 NUM_SERVER_STARTS = 3  # of an actor's own server, for one batch
@@ -56,9 +56,7 @@ class _Task(Generic[Row, Result]):
     def __init__(self, server: str | None, model: str | None, program: str, flags: Sequence[str],
                  api_key: str | None, tls: types.Tls | None, checkpoint_hash: str | None,
                  retry: types.Retry, prefix: str) -> None:
-        if (server is None) == (model is None):
-            raise ValueError('give server (HOST:PORT of one that runs) or model (a checkpoint '
-                             'directory, for a server of each actor), and not both')
+        _check_place(server, model)
         self._model = model
         self._program = program
         self._flags = [*_own_share(flags), *flags]
@@ -318,49 +316,43 @@ def _write_json(results: ray.data.Dataset, folder: pathlib.Path) -> None:
             file.write(json.dumps(row, default=_plain) + '\n')
 
 
-def _sha256(path: pathlib.Path) -> str:
-    with open(path, 'rb') as file:
-        return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
-def _served(settings: Mapping[str, object]) -> list[object]:
-    """What the task's results depend on besides its settings."""
-    server, model, api_key, tls = map(settings.get, ('server', 'model', 'api_key', 'tls'))
-    if isinstance(model, (str, os.PathLike)):
-        files = sorted(path for path in pathlib.Path(model).iterdir() if path.is_file())
-        return [[path.name, _sha256(path)] for path in files]
-    if not isinstance(server, str):
+def _check_place(server: object, model: object) -> None:
+    if (server is None) == (model is None):
         raise ValueError('give server (HOST:PORT of one that runs) or model (a checkpoint '
-                         'directory)')
-    with Client(server, api_key=api_key if isinstance(api_key, str) else None,
+                         'directory, for a server of each actor), and not both')
+
+
+def _served(server: object = None, model: object = None, api_key: object = None,
+            tls: object = None, **_: object) -> list[str]:
+    """What the task's results depend on besides its other settings."""
+    _check_place(server, model)
+    if model is not None:
+        return [directory.checkpoint_hash(str(model))]
+    with Client(str(server), api_key=api_key if isinstance(api_key, str) else None,
                 tls=tls if isinstance(tls, types.Tls) else None) as client:
         info = client.get_info()
     return [info.checkpoint_hash, info.dtype, info.kv_cache_dtype]
 
 
-def _note_run(folder: pathlib.Path, files: Mapping[str, str], task: type,
-              settings: Mapping[str, object]) -> None:
-    """Writes RUN_FILE. files: {name of a folder: its input}. Errors: ValueError where a folder that
-    is there is of another run."""
-    inputs = {name: _sha256(pathlib.Path(path)) for name, path in files.items()}
-    note = {'task': task.__name__, 'served': _served(settings),
-            'settings': {name: value if isinstance(value, (str, int, float, bool)) else repr(value)
-                         for name, value in settings.items() if name not in _CONNECTION}}
+def _note_runs(folder: pathlib.Path, files: Mapping[str, str], task: type,
+               settings: Mapping[str, object]) -> None:
+    """Writes RUN_FILE: what each folder is the result of. files: {name of a folder: its input}.
+    Errors: ValueError where a folder that is there is of another run."""
+    run = {'task': task.__name__, 'served': _served(**settings),
+           'settings': {name: repr(value) for name, value in sorted(settings.items())
+                        if name not in _CONNECTION}}
     path = folder / RUN_FILE
-    done = [name for name in files if (folder / name).exists()]
-    if done:
-        old = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
-        for field, value in note.items():
+    notes = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    for name, source in files.items():
+        note = {**run, 'input': directory.sha256(source)}
+        old = notes.get(name, {})
+        for field, value in note.items() if (folder / name).exists() else ():
             if old.get(field) != value:
-                raise ValueError(f'{path}: {field} of the results that are there: '
-                                 f'{old.get(field)}, of this run: {value}. Give another folder')
-        for name in done:
-            if old['inputs'].get(name) != inputs[name]:
-                raise ValueError(f'{folder / name} is the result of another file than '
-                                 f'{files[name]} is now. Give another folder')
-        inputs = {**old['inputs'], **inputs}
+                raise ValueError(f'{path}: {field} of {name}, which is there: {old.get(field)}; of '
+                                 f'this run: {value}. Give another folder')
+        notes[name] = note
     partial = folder / f'.{RUN_FILE}.partial'
-    partial.write_text(json.dumps({**note, 'inputs': inputs}, indent=2), encoding='utf-8')
+    partial.write_text(json.dumps(notes, indent=2), encoding='utf-8')
     partial.rename(path)
 
 
@@ -371,8 +363,8 @@ def run_files(inputs: Sequence[str], output: str, task: type[Score | Generate | 
     same name and format in `output`.
 
     A folder appears when all of its rows are there. With `resume`, files that have theirs are left
-    out, so a run that was stopped goes on with the file that it was in: where task, settings,
-    checkpoint and input are those of run.json there. Choose files that take minutes: actors start
+    out, so a run that was stopped goes on with the file that it was in, if run.json there has the
+    same task, settings, checkpoint and input for them. Choose files that take minutes: actors start
     anew for each.
 
     Parquet is written by Ray's workers. JSONL is written by this process, because Ray's writer
@@ -406,7 +398,7 @@ def run_files(inputs: Sequence[str], output: str, task: type[Score | Generate | 
             raise FileExistsError(f'{target} exists: give resume=True, or another folder')
     folder.mkdir(parents=True, exist_ok=True)
     names = (target.name for target in targets)
-    _note_run(folder, dict(zip(names, inputs, strict=True)), task, settings)
+    _note_runs(folder, dict(zip(names, inputs, strict=True)), task, settings)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = progress
     context.execution_options.preserve_order = True
