@@ -259,11 +259,12 @@ std::span<ScheduledSequence> Engine::Schedule() {
 absl::Status Engine::RunModel(std::span<ScheduledSequence> scheduled) {
   did_work_ = true;
   const Clock::time_point from = stage_started_at_;
-  const absl::Status forward = model_runner_->Forward(scheduler_->WatchForOthers());
+  absl::Status forward = model_runner_->Forward(scheduler_->WatchForOthers());
   EndStage(&stages_.forward_ns);
   if (absl::IsCancelled(forward)) {
     scheduler_->OnInterrupted();
-    return model_runner_->Discard();
+    forward = model_runner_->Discard();
+    if (forward.ok()) return forward;
   }
   const absl::Status status = model_runner_->Sample(forward, scheduled);
   EndStage(&stages_.sample_ns);

@@ -48,7 +48,7 @@ class ModelRunner {
 
   // Ends a step that was interrupted: waits for the device, and counts nothing. The step may be
   // repeated.
-  // Errors  INTERNAL: the backend's
+  // Errors  INTERNAL: the backend's, and the step has failed: Sample must be called with it
   absl::Status Discard() { return model_->Synchronize(); }
 
   const ModelCounters& Totals() const { return totals_; }

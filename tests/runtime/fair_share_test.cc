@@ -283,6 +283,21 @@ TEST_F(InterruptedSteps, AfterTenSecondsStepsAreLongAgain) {
   EXPECT_EQ(StepWhileAnotherComes(), 0);
 }
 
+// As any other step whose device fails.
+TEST_F(InterruptedSteps, ADeviceThatFailsEndsItsRequests) {
+  engine_.fake.model->on_synchronize = [] { return absl::InternalError("the device"); };
+  engine_.fake.model->on_forward = [this](const ForwardBatch& /*batch*/) {
+    came_ = engine_.Submit(chat_, kOther);
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(absl::IsInternal(engine_.Step()));
+  engine_.fake.model->on_synchronize = nullptr;
+  engine_.fake.model->on_forward = nullptr;
+  EXPECT_TRUE(absl::IsInternal(attack_.sink->Status().value_or(absl::OkStatus())));
+  engine_.RunAll();
+  EXPECT_EQ(came_.sink->At(0), RunAlone(chat_, engine_.options)->At(0));
+}
+
 TEST_F(InterruptedSteps, ItsOwnRequestsInterruptNothing) {
   engine_.fake.model->on_forward = [this](const ForwardBatch& /*batch*/) {
     came_ = engine_.Submit(chat_, kAttacker);

@@ -53,6 +53,8 @@ class FakeModel : public LanguageModel {
   int wrong_percent = 0;
   // Called at the start of every Forward, on the engine thread.
   std::function<absl::Status(const ForwardBatch&)> on_forward;
+  // The result of Synchronize. Null: OK.
+  std::function<absl::Status()> on_synchronize;
 
   const ModelConfig& Config() const override { return config_; }
   // After the engine has made its pages, whose layout stays.
@@ -165,7 +167,7 @@ class FakeModel : public LanguageModel {
   absl::Status Synchronize() override {
     std::ranges::move(sampled_, out_.begin());
     sampled_.clear();
-    return absl::OkStatus();
+    return on_synchronize ? on_synchronize() : absl::OkStatus();
   }
 
   absl::Status CopyLogits(const ForwardBatch& batch, int first, int count,
