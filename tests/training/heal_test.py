@@ -88,6 +88,7 @@ def write_run(folder, config=LLAMA):
     for name in (*budgets.shares(0.1), 'val'):
         rng.integers(0, VOCABULARY, 5000).astype(np.uint16).tofile(f'{data}/{name}.bin')
     np.array([30, 40, 10, 4920], np.uint32).tofile(f'{data}/retrieval.lengths')
+    (np.arange(5000) % 10 == 7).astype(np.uint8).tofile(f'{data}/retrieval.answers')
 
 
 class RunFolder(unittest.TestCase):
@@ -164,10 +165,15 @@ class StagesTest(RunFolder):
         torch.manual_seed(0)
         mine, theirs = torch.randn(90, 16, requires_grad=True), torch.randn(90, 16)
         head = torch.randn(VOCABULARY, 16)
-        found = stages.Divergence.apply(mine, theirs, head, head)
+        targets = torch.randint(-1, 3, (90,)) * 7
+        targets[targets < 0] = -1
+        weights = torch.rand(90)
+        found = stages.Divergence.apply(mine, theirs, head, head, targets, weights)
         grad, = torch.autograd.grad(found, mine)
         log_p, log_q = (theirs @ head.T).log_softmax(-1), (mine @ head.T).log_softmax(-1)
-        expected = (log_p.exp() * (log_p - log_q)).sum(-1).mean()
+        kl = (log_p.exp() * (log_p - log_q)).sum(-1)
+        known = -log_q.gather(1, targets.clamp_min(0)[:, None])[:, 0]
+        expected = (torch.where(targets < 0, kl, known) * weights).sum()
         self.assertAlmostEqual(float(found), float(expected), places=4)
         self.assertTrue(torch.allclose(grad, torch.autograd.grad(expected, mine)[0], atol=1e-5))
 
@@ -185,12 +191,39 @@ class StagesTest(RunFolder):
 
     def test_a_student_that_is_the_teacher_has_no_divergence(self):
         run = self.make_run()
-        tokens = run.rows.draw(1, 0, 2, 40)
+        tokens, answers = run.rows.draw(1, 0, 2, 40)
         teacher = run.teacher.hidden(tokens).flatten(0, 1)
         student = run.student.hidden(tokens).flatten(0, 1)
+        rule = stages.rule_of(tokens, torch.zeros_like(answers))
         for mine, low, high in ((teacher, -1e-5, 1e-5), (student, 0.01, 10)):
-            loss = stages.Divergence.apply(mine, teacher, run.teacher.head(), run.student.head())
+            loss = stages.Divergence.apply(mine, teacher, run.teacher.head(), run.student.head(),
+                                           *rule)
             self.assertTrue(low < float(loss) < high, loss)
+
+    def test_answers_are_learned_from_the_text(self):
+        tokens, answers = torch.tensor([[5, 6, 7, 8], [9, 1, 2, 3]]), torch.zeros(2, 4).bool()
+        answers[0, 2] = answers[0, 0] = answers[1, 3] = True  # no token comes before the first
+        targets, weights = stages.rule_of(tokens, answers)
+        self.assertEqual(targets.tolist(), [-1, 7, -1, -1, -1, -1, 3, -1])
+        for index, weight in enumerate(weights):
+            expected = stages.ANSWERS / 2 if index in (1, 6) else 1 / 6
+            self.assertAlmostEqual(float(weight), expected, places=6)
+
+        run = self.make_run()
+        run.next_stage()
+        asking = rows.Rows(f'{self.folder}/data', VOCABULARY, {'retrieval': 1}, seed=0)
+        same_rows = asking.draw(1, 0, 4, 50)
+        run.rows.draw = lambda *_: same_rows
+
+        def loss_on_answers():
+            targets, _ = stages.rule_of(*same_rows)
+            logits = run.student.hidden(same_rows[0]).flatten(0, 1) @ run.student.head().T
+            return float(torch.nn.functional.cross_entropy(logits[targets >= 0],
+                                                           targets[targets >= 0]).detach())
+        before = loss_on_answers()
+        for _ in range(6):
+            run.train_step()
+        self.assertLess(loss_on_answers(), before - 0.05)
 
 
 class LearnedPositionsTest(unittest.TestCase):
@@ -299,9 +332,13 @@ class DeltaTest(RunFolder):
 class TokenizerTest(unittest.TestCase):
 
     def test_tokenizer_model_is_read(self):
-        encode, id_of = streams.open_tokenizer(recipe.FOLDER.parents[1] / 'models/zoo/lssar-6m')
+        encode, place, id_of = streams.open_tokenizer(
+            recipe.FOLDER.parents[1] / 'models/zoo/lssar-6m')
         (sea, empty), end = encode(['The sea', '']), id_of('</s>')
         self.assertEqual((len(sea), empty, end), (2, [], 2))
+        self.assertEqual(place('Thé sea')[0], encode(['Thé sea'])[0])
+        self.assertEqual(place('The sea'), (sea, [0, 3]))
+        self.assertEqual(place('Thé sea')[1][-1], 3)  # characters, not bytes
         self.assertIsNone(id_of('<|endoftext|>'))
         with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(
                 SystemExit, 'neither tokenizer.json nor tokenizer.model'):
@@ -312,9 +349,10 @@ class RowsTest(RunFolder):
 
     def test_shares_and_lengths(self):
         run = self.make_run()
-        self.assertEqual(run.rows.draw(1, 5, 3, 40).shape, (3, 40))
-        self.assertTrue(torch.equal(run.rows.draw(1, 5, 3, 40), run.rows.draw(1, 5, 3, 40)))
-        self.assertFalse(torch.equal(run.rows.draw(1, 5, 3, 40), run.rows.draw(1, 6, 3, 40)))
+        drawn, again, other = (run.rows.draw(1, step, 3, 40) for step in (5, 5, 6))
+        self.assertEqual([each.shape for each in drawn], [(3, 40), (3, 40)])
+        self.assertTrue(torch.equal(drawn[0], again[0]))
+        self.assertFalse(torch.equal(drawn[0], other[0]))
         with self.assertRaisesRegex(SystemExit, 'bin has 5000 ids; a row takes 6000'):
             run.rows.draw(1, 0, 1, 6000)
         with self.assertRaisesRegex(SystemExit, 'from 0 to 1, not 2'):
@@ -324,10 +362,14 @@ class RowsTest(RunFolder):
         asking = rows.Rows(f'{self.folder}/data', VOCABULARY, {'retrieval': 1}, seed=0)
         ids = np.fromfile(f'{self.folder}/data/retrieval.bin', np.uint16).astype(int).tolist()
         begins = [ids[first : first + 50] for first in (0, 30)]  # of 30 and 40 ids, not 10 or 4920
-        seen = [begins.index(row.tolist())
-                for step in range(20) for row in asking.draw(1, step, 2, 50)]
+        seen = []
+        for step in range(20):
+            drawn, answers = asking.draw(1, step, 2, 50)
+            seen += [begins.index(row.tolist()) for row in drawn]
+            self.assertEqual(answers[0].nonzero().flatten().tolist(), [7, 17, 27, 37, 47])
         self.assertEqual(set(seen), {0, 1})
-        self.assertEqual(asking.draw(1, 0, 1, 1000).shape, (1, 1000))  # no document fits: any place
+        drawn, answers = asking.draw(1, 0, 1, 1000)  # no document fits: any place, and no answers
+        self.assertEqual((drawn.shape, int(answers.sum())), ((1, 1000), 0))
 
     def test_answers_of_retrieval_rows_are_in_their_text(self):
         filler = ['The quick brown fox jumps over the lazy dog. It sleeps. ' * 20]
@@ -348,10 +390,30 @@ class RowsTest(RunFolder):
                 return [list(text.encode()) for text in texts]
 
         path = f'{self.folder}/x.bin'
-        self.assertEqual(streams.pack(['ab', 'c'], Bytes(), path, 100, end=0), [3, 2])
+        self.assertEqual(streams.pack(['ab', 'c'], Bytes(), path, 100, end=0), 5)
         self.assertEqual(np.fromfile(path, np.uint16).tolist(), [97, 98, 0, 99, 0])
-        many = sum(streams.pack((str(i) for i in range(10**6)), Bytes(), path, 1000))
+        many = streams.pack((str(i) for i in range(10**6)), Bytes(), path, 1000)
         self.assertTrue(1000 <= many < 3000, many)
+
+    def test_answers_are_marked_by_token(self):
+        class Words:
+            vocabulary = 256
+
+            def place(self, text):
+                begins = [i for i, letter in enumerate(text) if letter != ' ' and (
+                    i == 0 or text[i - 1] == ' ')]
+                return [len(text) % 256] * len(begins), begins
+
+        said = [{'role': 'user', 'content': 'is it 12 ?'}, {'role': 'assistant', 'content': '12'},
+                {'role': 'user', 'content': 'and'}, {'role': 'assistant', 'content': 'no 3 '}]
+        text = 'U is it 12 ? A 12 U and A no 3 E'
+        once = streams.pack_retrieval([(text, said), (text, said)], Words(), self.folder, 5)
+        self.assertEqual(once, 13)
+        flags = np.fromfile(f'{self.folder}/retrieval.answers', np.uint8).tolist()
+        self.assertEqual(flags, [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 0])
+        self.assertEqual(np.fromfile(f'{self.folder}/retrieval.lengths', np.uint32).tolist(), [13])
+        with self.assertRaisesRegex(SystemExit, 'the chat template changes what is said, "and"'):
+            streams.pack_retrieval([(text.replace('and', 'AND'), said)], Words(), self.folder, 5)
 
 
 class CurveTest(RunFolder):

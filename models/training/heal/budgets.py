@@ -70,6 +70,7 @@ PRESETS = {
         'one GPU, 25 minutes: about 100M tokens',
         Stage(steps=200, cycle=((32, 1024),), micro_tokens=32768, lr=0.01),
         Stage(steps=3000, micro_tokens=32768, lr=1e-3, warmup=50, cycle=(
-            (32, 1024), (8, 4096), (32, 1024), (4, 8192), (32, 1024), (2, 16384))),
+            (32, 1024), (8, 4096), (32, 1024), (4, 8192), (2, 16384), (32, 1024), (2, 16384),
+            (1, 32768))),
         max_ids=60_000_000, bf16=True, save_s=120),
 }

@@ -106,12 +106,13 @@ class Run:
     def train_step(self):
         """One step. Returns (loss, tokens)."""
         num_rows, length, at_a_time = self.plan.row_count(self.step)
-        tokens = self.rows.draw(self.stage, self.step, num_rows, length).to(self.device)
+        tokens, answers = (each.to(self.device) for each in self.rows.draw(
+            self.stage, self.step, num_rows, length))
         backward = getattr(stages, STAGES[self.stage])
         loss = 0.0
-        for part in tokens.split(at_a_time):
+        for part, asked in zip(tokens.split(at_a_time), answers.split(at_a_time)):
             share = len(part) / num_rows
-            loss += share * backward(self.teacher, self.student, part, share)
+            loss += share * backward(self.teacher, self.student, part, asked, share)
         if STAGES[self.stage] == 'distil':
             torch.nn.utils.clip_grad_norm_(self.parameters().values(), CLIP)
         for group in self.optimizer.param_groups:
@@ -272,9 +273,12 @@ def prepare_run(args, preset):
         if not args.corpus:
             raise SystemExit('--corpus is missing: give a directory of *.txt and *.jsonl')
         print(f'encoding {args.corpus}', flush=True)
+        # A word has 1.3 tokens, so the longest documents fill the longest rows.
         longest = max(preset.transfer.longest, preset.distil.longest)
-        streams.run(args.corpus, streams.Tokenizer(teacher), data, preset.max_ids, longest // 2,
-                    args.evaluation)
+        streams.run(args.corpus, streams.Tokenizer(teacher), data, preset.max_ids,
+                    int(0.7 * longest), args.evaluation)
+    elif not os.path.exists(f'{data}/retrieval.answers'):
+        raise SystemExit(f'{data} was written by an earlier version, without answers: remove it')
 
 
 def powers(text):
@@ -335,6 +339,8 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     prepare_run(args, preset)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    if args.export and not os.path.exists(f'{args.out}/log.jsonl'):
+        raise SystemExit(f'--export: {args.out} has no log.jsonl: nothing was trained there')
     if args.p is None:
         args.p = differences.powers_of(args.start) if args.start else 15
     try:

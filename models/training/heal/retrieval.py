@@ -24,7 +24,10 @@ WORDINGS = (
     ('Note that {o} has the {t} {v}.', 'Find the {t} of {o} in the text.', '{v}.'),
 )
 
-MAX_FACTS = 16  # of a document
+MIN_WORDS = 60
+MAX_FACTS = 48  # of a document
+REPEATED = 0.25  # of the documents: their filler is one passage, again and again
+PASSAGE_WORDS = 80  # at most
 
 
 def _value(rng):
@@ -47,20 +50,32 @@ def make(filler, num_facts, rng):
     return '. '.join(sentences), asked
 
 
+def _filler(texts, num_words, rng):
+    """Words of one text after the other, or one passage again and again."""
+    words = []
+    if rng.random() < REPEATED:
+        passage = rng.choice(texts).split()
+        first = rng.randrange(max(1, len(passage) - PASSAGE_WORDS))
+        passage = passage[first : first + rng.randint(PASSAGE_WORDS // 4, PASSAGE_WORDS)]
+        words = passage * (num_words // len(passage))
+    while len(words) < num_words:
+        words += rng.choice(texts).split()[: num_words - len(words)]
+    return ' '.join(words)
+
+
 def documents(texts, max_words, seed):
     """Yields, for ever, messages of chat: a text with one of its questions, then the others.
 
-    texts: documents, taken as filler. A filler has 60 to `max_words` words, as many documents of 60
-    to 120 as of 1,500 to 3,000. A long document hides up to MAX_FACTS facts: each answer of a few
-    tokens is all that a row teaches about looking back, and long rows are few.
+    texts: documents, taken as filler. A filler has MIN_WORDS to `max_words` words; the documents of
+    60 to 120 words have as many words together as those of 1,500 to 3,000, so rows of any length
+    find as many tokens. A long document hides up to MAX_FACTS facts: each answer of a few tokens is
+    all that a row teaches about looking back, and long rows are few.
     """
     rng = random.Random(seed)
     while True:
-        num_words, words = int(60 * (max_words / 60) ** rng.random()), []
-        while len(words) < num_words:
-            words += rng.choice(texts).split()[: num_words - len(words)]
-        num_facts = rng.randint(1, min(MAX_FACTS, 1 + num_words // 60))
-        body, asked = make(' '.join(words), num_facts, rng)
+        num_words = int(1 / (1 / MIN_WORDS - rng.random() * (1 / MIN_WORDS - 1 / max_words)))
+        num_facts = rng.randint(1, min(MAX_FACTS, 1 + num_words // MIN_WORDS))
+        body, asked = make(_filler(texts, num_words, rng), num_facts, rng)
         parts = [body, asked[0][0]] if rng.random() < 0.7 else [asked[0][0], body]
         asked[0] = '\n\n'.join(parts), asked[0][1]
         yield [message for question, answer in asked

@@ -18,31 +18,36 @@ class Rows:
         # [first id, length] of each document that asks for what it hides.
         lengths = np.fromfile(f'{directory}/retrieval.lengths', np.uint32).astype(np.int64)
         self.asking = np.stack([np.cumsum(lengths) - lengths, lengths], 1)
+        self.answers = np.memmap(f'{directory}/retrieval.answers', np.uint8, 'r')
         weights = np.array([shares[name] for name in self.ids], float)
         self.shares = weights / weights.sum()
 
     def draw(self, stage, step, num_rows, length):
-        """int64 [num_rows, length]."""
+        """(ids, whether each belongs to an answer about the row's own text): [num_rows, length]."""
         rng = np.random.default_rng([self.seed, stage, step])
-        rows = []
+        rows, answers = [], torch.zeros(num_rows, length, dtype=torch.bool)
         for which in rng.choice(list(self.ids), num_rows, p=self.shares):
             ids = self.ids[which]
             if len(ids) < length:
                 raise SystemExit(f'{which}.bin has {len(ids)} ids; a row takes {length}')
             first = rng.integers(0, len(ids) - length + 1)
             if which == 'retrieval':
-                first = self._first_of_whole(length, len(ids), rng, first)
+                fits = self._first_of_whole(length, len(ids))
+                if len(fits):
+                    first = rng.choice(fits)
+                    flags = np.asarray(self.answers[first : first + length])
+                    answers[len(rows)] = torch.from_numpy(flags.astype(bool))
             rows.append(np.asarray(ids[first : first + length], np.int64))
-        return torch.from_numpy(np.stack(rows))
+        return torch.from_numpy(np.stack(rows)), answers
 
-    def _first_of_whole(self, length, num_ids, rng, otherwise):
-        """Where a document begins that a row holds whole and that fills half of it or more.
+    def _first_of_whole(self, length, num_ids):
+        """Where documents begin that a row holds whole and that fill half of it or more.
 
-        A question without its document teaches nothing. `otherwise` if there is none.
+        A question without its document teaches nothing. Nor do answers in a row that begins amid a
+        document; those of later documents, which begin in the row, do.
         """
         firsts, lengths = self.asking.T
-        fits = firsts[(lengths <= length) & (2 * lengths >= length) & (firsts + length <= num_ids)]
-        return rng.choice(fits) if len(fits) else otherwise
+        return firsts[(lengths <= length) & (2 * lengths >= length) & (firsts + length <= num_ids)]
 
 
 def held_out(directory, vocabulary, length, num_rows):

@@ -5,7 +5,9 @@ to add what the softmax attention added. No gradient crosses a layer, so all lay
 first step on, at a third of the cost of a backward pass through the model.
 
 Distillation: end to end. The student runs on its own hidden states and learns the teacher's
-distribution of the next token. Errors that the layers' attentions leave no longer add up.
+distribution of the next token. Errors that the layers' attentions leave no longer add up. Answers
+about a row's own text are learned from the text: a few tokens of thousands, which no mean over
+positions sees, and the teacher may not have read that far back.
 """
 
 import torch
@@ -15,9 +17,10 @@ from compiled import fused
 
 HEAD_ROWS = 64  # logits at a time: a whole micro-batch of them would take gigabytes
 GPU_HEAD_ROWS = 4096
+ANSWERS = 0.2  # weight of the mean loss on answers beside the mean KL
 
 
-def transfer(teacher, student, tokens, scale=1.0):
+def transfer(teacher, student, tokens, answers, scale=1.0):
     """Mean relative squared error of the layers' attention outputs. Trains W_q, W_k (and ln_1)."""
     total = 0.0
     with torch.no_grad():
@@ -39,38 +42,47 @@ def transfer(teacher, student, tokens, scale=1.0):
 
 
 @fused
-def divergence(student_logits, teacher_logits):
-    """(sum over rows of KL(teacher || student), its gradient at the student's logits)."""
+def divergence(student_logits, teacher_logits, targets, weights):
+    """(weighted sum of rows' losses, its gradient at the student's logits).
+
+    A row's loss is KL(teacher || student), or the cross-entropy of its target where that is not -1.
+    """
     log_q, log_p = (each.float().log_softmax(-1) for each in (student_logits, teacher_logits))
-    p = log_p.exp()
-    return ((log_p - log_q) * p).sum(), (log_q.exp() - p).to(student_logits.dtype)
+    p, is_known = log_p.exp(), (targets >= 0)[:, None]
+    chosen = torch.arange(log_q.shape[-1], device=log_q.device) == targets[:, None]
+    p = torch.where(is_known, chosen.float(), p)
+    entropy = torch.where(is_known, torch.zeros_like(log_p), log_p)
+    loss = ((entropy - log_q) * p).sum(-1) * weights
+    change = (log_q.exp() - p) * weights[:, None]
+    return loss.sum(), change.to(student_logits.dtype)
 
 
 class Divergence(torch.autograd.Function):
-    """Mean KL(teacher || student) over the positions of two [positions, n_embd] hidden states.
+    """Sum of the losses of divergence() over the positions of two [positions, n_embd] states.
 
-    The whole vocabulary counts, without its logits ever being in memory: the forward pass also
-    computes the gradient, a few rows of logits at a time. The output projections are frozen.
+    targets, weights: [positions]. The whole vocabulary counts, without its logits ever being in
+    memory: the forward pass also computes the gradient, a few rows of logits at a time. The output
+    projections are frozen.
     """
 
     @staticmethod
-    def forward(ctx, student_hidden, teacher_hidden, student_head, teacher_head):
+    def forward(ctx, student_hidden, teacher_hidden, student_head, teacher_head, targets, weights):
         grad = torch.empty_like(student_hidden)
         rows = GPU_HEAD_ROWS if grad.is_cuda else HEAD_ROWS
         total = grad.new_zeros(())
-        for part, mine, theirs in zip(grad.split(rows), student_hidden.split(rows),
-                                      teacher_hidden.split(rows)):
+        for part, mine, theirs, *rule in zip(*(each.split(rows) for each in (
+                grad, student_hidden, teacher_hidden, targets, weights))):
             loss, change = divergence(F.linear(mine.to(student_head.dtype), student_head),
-                                      F.linear(theirs.to(teacher_head.dtype), teacher_head))
+                                      F.linear(theirs.to(teacher_head.dtype), teacher_head), *rule)
             total += loss
             part.copy_(change @ student_head)
-        ctx.save_for_backward(grad / len(grad))
-        return total / len(grad)
+        ctx.save_for_backward(grad)
+        return total
 
     @staticmethod
     def backward(ctx, grad_out):
         grad, = ctx.saved_tensors
-        return grad * grad_out, None, None, None
+        return grad * grad_out, None, None, None, None, None
 
 
 def within_reach(teacher, tokens):
@@ -90,12 +102,31 @@ def within_reach(teacher, tokens):
     return torch.cat((hidden[:, 0], hidden[:, 1:, reach // 2 :].flatten(1, 2)), 1)
 
 
-def distil(teacher, student, tokens, scale=1.0):
-    """Mean KL to the teacher's next-token distributions, nats. Trains whatever requires_grad."""
+def rule_of(tokens, answers):
+    """(targets, weights) of divergence() for each position of [rows, length], flat.
+
+    A position whose next token belongs to an answer has that target, and all of these together have
+    the weight ANSWERS. The others learn from the teacher, with 1 together.
+    """
+    is_known = torch.zeros_like(answers)
+    is_known[:, :-1] = answers[:, 1:]
+    targets = torch.where(is_known, tokens.roll(-1, 1), -torch.ones_like(tokens)).flatten()
+    num_known = int(is_known.sum())
+    weights = torch.where(is_known, ANSWERS / max(1, num_known),
+                          1 / max(1, is_known.numel() - num_known))
+    return targets, weights.float().flatten()
+
+
+def distil(teacher, student, tokens, answers, scale=1.0):
+    """Mean KL to the teacher's next-token distributions, and ANSWERS times the mean loss on answers.
+
+    In nats. answers: bool, as tokens, [rows, length]. Trains whatever requires_grad.
+    """
     with torch.no_grad():
         theirs = within_reach(teacher, tokens).flatten(0, 1)
     mine = student.hidden(tokens).flatten(0, 1)
-    loss = Divergence.apply(mine, theirs, student.head(), teacher.head())
+    loss = Divergence.apply(mine, theirs, student.head(), teacher.head(),
+                            *rule_of(tokens, answers))
     (loss * scale).backward()
     return float(loss.detach())
 

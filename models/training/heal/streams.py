@@ -1,8 +1,9 @@
 """Turns a corpus into streams of the teacher's token ids.
 
 Writes to DATA text.bin, dialogs.bin and retrieval.bin (training), val.bin (documents held out),
-ids of uint16 or uint32, retrieval.lengths (ids of each document, uint32), and prepare.json
-(counts). Only this stage needs Jinja2 and tokenizers or sentencepiece.
+ids of uint16 or uint32, retrieval.lengths (ids of each document, uint32), retrieval.answers (for
+each id 1 if it belongs to an answer, else 0, uint8), and prepare.json (counts). Only this stage
+needs Jinja2 and tokenizers or sentencepiece.
 """
 
 import importlib
@@ -17,7 +18,6 @@ import overlap
 import retrieval
 
 BLOCK = 512  # documents encoded at a time
-STREAMS = ('text', 'dialogs', 'retrieval')
 HELD_OUT = 0.004  # share of the documents
 
 
@@ -29,12 +29,21 @@ def package(name):
 
 
 def open_tokenizer(directory):
-    """(texts -> their ids, piece -> id or None) of tokenizer.json or tokenizer.model."""
+    """(encode, place, id_of) of tokenizer.json or tokenizer.model.
+
+    encode(texts): their ids. place(text): (ids, where each begins in the text). id_of(piece): its
+    id or None.
+    """
     path = f'{directory}/tokenizer.json'
     if os.path.exists(path):
         model = package('tokenizers').Tokenizer.from_file(path)
+
+        def place(text):
+            encoded = model.encode(text, add_special_tokens=False)
+            return encoded.ids, [begin for begin, _ in encoded.offsets]
+
         return (lambda texts: [each.ids for each in model.encode_batch(
-            texts, add_special_tokens=False)], model.token_to_id)
+            texts, add_special_tokens=False)], place, model.token_to_id)
     path = f'{directory}/tokenizer.model'
     if not os.path.exists(path):
         raise SystemExit(f'{directory}: neither tokenizer.json nor tokenizer.model is there; '
@@ -45,7 +54,11 @@ def open_tokenizer(directory):
         found = pieces.piece_to_id(piece)
         return found if pieces.id_to_piece(found) == piece else None
 
-    return pieces.encode, id_of
+    def place(text):
+        found = pieces.encode(text, out_type='immutable_proto').pieces
+        return [each.id for each in found], [each.begin for each in found]
+
+    return pieces.encode, place, id_of
 
 
 class Tokenizer:
@@ -53,7 +66,7 @@ class Tokenizer:
 
     def __init__(self, directory):
         jinja2 = package('jinja2')
-        self.encode, self.id_of = open_tokenizer(directory)
+        self.encode, self.place, self.id_of = open_tokenizer(directory)
         with open(f'{directory}/tokenizer_config.json', encoding='utf-8') as file:
             settings = json.load(file)
         with open(f'{directory}/config.json', encoding='utf-8') as file:
@@ -99,14 +112,13 @@ def id_type(vocabulary):
 
 
 def pack(texts, tokenizer, path, max_ids, end=None):
-    """Writes ids of the texts, each followed by `end`, until max_ids. -> length of each text."""
-    dtype, num_ids, block, lengths = id_type(tokenizer.vocabulary), 0, [], []
+    """Writes ids of the texts, each followed by `end`, until max_ids. -> number of ids."""
+    dtype, num_ids, block = id_type(tokenizer.vocabulary), 0, []
     tail = [] if end is None else [end]
 
     def write(file):
         encoded = [np.array([*each, *tail], dtype) for each in tokenizer.encode(block)]
         file.write(np.concatenate(encoded).tobytes())
-        lengths.extend(map(len, encoded))
         block.clear()
         return sum(map(len, encoded))
 
@@ -122,7 +134,45 @@ def pack(texts, tokenizer, path, max_ids, end=None):
             num_ids += write(file)
     os.replace(path + '.tmp', path)
     print(f'\r  {os.path.basename(path)}: {num_ids:,} ids', flush=True)
-    return lengths
+    return num_ids
+
+
+def is_answer(text, messages, begins):
+    """For each token of a dialog's text, whether it belongs to something the assistant says."""
+    flags, at, token = np.zeros(len(begins), np.uint8), 0, 0
+    for message in messages:
+        content = message['content'].strip()
+        at = text.find(content, at)
+        if at < 0:
+            raise SystemExit(f'the chat template changes what is said, "{content[:40]}"; retrieval '
+                             'rows need it as it is')
+        end = at + len(content)
+        while token < len(begins) and begins[token] < at:
+            token += 1
+        while token < len(begins) and begins[token] < end:
+            flags[token] = message['role'] == 'assistant'
+            token += 1
+        at = end
+    return flags
+
+
+def pack_retrieval(dialogs, tokenizer, directory, max_ids):
+    """Writes retrieval.bin, .lengths and .answers of (text, messages) until max_ids. -> ids."""
+    lengths, num_ids = [], 0
+    with open(f'{directory}/retrieval.bin', 'wb') as file, \
+            open(f'{directory}/retrieval.answers', 'wb') as answers:
+        for text, messages in dialogs:
+            ids, begins = tokenizer.place(text)
+            file.write(np.array(ids, id_type(tokenizer.vocabulary)).tobytes())
+            answers.write(is_answer(text, messages, begins).tobytes())
+            lengths.append(len(ids))
+            num_ids += len(ids)
+            print(f'\r  retrieval.bin: {num_ids:,} ids', end='', flush=True)
+            if num_ids >= max_ids:
+                break
+    print(flush=True)
+    np.array(lengths, np.uint32).tofile(f'{directory}/retrieval.lengths')
+    return num_ids
 
 
 def messages_of(directory):
@@ -160,18 +210,12 @@ def run(directory, tokenizer, out, max_ids, max_words, evaluation=()):
     dialogs = list(messages_of(directory))
     random.Random(2).shuffle(dialogs)
     facts = retrieval.documents(texts[:2000], max_words, seed=3)
-    streams = {
-        'text': clean(texts),
-        'dialogs': clean(tokenizer.chat(messages) for messages in dialogs),
-        'retrieval': clean(tokenizer.chat(messages) for messages in facts),
-    }
-    for name, stream in streams.items():
-        end = tokenizer.end if name == 'text' else None
-        limit = max_ids // 4 if name == 'retrieval' else max_ids
-        lengths = pack(stream, tokenizer, f'{out}/{name}.bin', limit, end)
-        report[name] = sum(lengths)
-        if name == 'retrieval':
-            np.array(lengths, np.uint32).tofile(f'{out}/{name}.lengths')
-    report['val'] = sum(pack(held_out, tokenizer, f'{out}/val.bin', 1 << 20, tokenizer.end))
+    report['text'] = pack(clean(texts), tokenizer, f'{out}/text.bin', max_ids, tokenizer.end)
+    chats = clean(tokenizer.chat(messages) for messages in dialogs)
+    report['dialogs'] = pack(chats, tokenizer, f'{out}/dialogs.bin', max_ids)
+    asking = ((tokenizer.chat(messages), messages) for messages in facts)
+    asking = ((text, messages) for text, messages in asking if text and not unwanted.shares(text))
+    report['retrieval'] = pack_retrieval(asking, tokenizer, out, max_ids // 4)
+    report['val'] = pack(held_out, tokenizer, f'{out}/val.bin', 1 << 20, tokenizer.end)
     with open(f'{out}/prepare.json', 'w', encoding='utf-8') as file:
         json.dump({'vocabulary': tokenizer.vocabulary, **report}, file, indent=2)
