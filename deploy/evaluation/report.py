@@ -288,7 +288,8 @@ class Evaluation:
     def server_flags(self) -> list[str]:
         """A row of L tokens needs a context of L + 1."""
         longest = max(self.lengths())
-        return ['--max-model-len', str(longest + 1), '--allow-attention-override']
+        device = ['--device', self.given.device] if self.given.device else []
+        return ['--max-model-len', str(longest + 1), '--allow-attention-override', *device]
 
     def lengths(self) -> list[int]:
         """The lengths to measure, in tokens."""
@@ -589,6 +590,8 @@ def main() -> int:
                         help='only these, as in tasks,loss,passkey [default: all]')
     parser.add_argument('--p', metavar='LIST', default=POWERS,
                         help=f'powers of the sweep [default: {POWERS}]')
+    parser.add_argument('--device', metavar='DEVICE',
+                        help='of the server: cpu or cuda[:N] [default: cpu]')
     parser.add_argument('--check', action='store_true',
                         help='check the arguments and their files, and do nothing else')
     given = parser.parse_args()

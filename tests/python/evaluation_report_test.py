@@ -97,6 +97,10 @@ class EvaluationTest(unittest.TestCase):
         self.assertIn("--steps: 'speed' is none of tasks, loss,",
                       self.report('--steps', 'loss,speed', code=1))
 
+    def test_the_device_is_the_servers(self):
+        said = self.report('--steps', 'loss', '--device', 'tpu', code=1)
+        self.assertRegex(said, r'--device.* "?tpu')
+
     def test_evaluations_side_by_side(self):
         other = self.out.parent / 'other'
         shutil.copytree(self.out, other, dirs_exist_ok=True)
