@@ -77,9 +77,9 @@ def draw(log, path):
         for length, losses in each.get('held_out', {}).items():
             for who, loss in zip(('teacher', 'student'), losses):
                 held_out.setdefault(f'{who}, {length} tokens', []).append((each['tokens'], loss))
-    training = {name: steps[stage] for stage, name in
-                (('transfer', 'transfer: relative error'), ('distil', 'distillation: KL and answers, nats'))
-                if steps[stage]}
+    names = (('transfer', 'transfer: relative error'),
+             ('distil', 'distillation: KL and answers, nats'))
+    training = {name: steps[stage] for stage, name in names if steps[stage]}
     with open(path, 'w', encoding='utf-8') as file:
         file.write(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + 24}" '
                    f'font-family="sans-serif"><rect width="{WIDTH}" height="{HEIGHT + 24}" '

@@ -118,9 +118,9 @@ def rule_of(tokens, answers):
 
 
 def distil(teacher, student, tokens, answers, scale=1.0):
-    """Mean KL to the teacher's next-token distributions, and ANSWERS times the mean loss on answers.
+    """Mean KL to the teacher's next-token distributions + ANSWERS x mean loss on answers, nats.
 
-    In nats. answers: bool, as tokens, [rows, length]. Trains whatever requires_grad.
+    answers: bool, as tokens, [rows, length]. Trains whatever requires_grad.
     """
     with torch.no_grad():
         theirs = within_reach(teacher, tokens).flatten(0, 1)
