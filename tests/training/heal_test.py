@@ -19,6 +19,7 @@ import checkpoint_files
 
 sys.path.append(str(recipe.FOLDER.parents[1] / 'models/training/heal'))
 
+import answers  # noqa: E402
 import budgets  # noqa: E402
 import curve  # noqa: E402
 import decoder  # noqa: E402
@@ -137,6 +138,11 @@ class DecoderTest(unittest.TestCase):
             decoder.Decoder(decoder.shape_of(LLAMA), {}, 'lssar', (12, 15, 15))
         self.assertEqual(heal.arguments(['--out', 'x', '--p', '12,10.5']).p, (12, 10.5))
         self.assertEqual(heal.arguments(['--out', 'x', '--p', '7']).p, 7)
+        rows_given = heal.arguments(['--out', 'x', '--rows', '32x1024,1x8192']).rows
+        self.assertEqual(rows_given, ((32, 1024), (1, 8192)))
+        for wrong in ('32', '32x', '0x8', '4x5x6'):
+            with self.assertRaises(SystemExit), unittest.mock.patch('sys.stderr', io.StringIO()):
+                heal.arguments(['--out', 'x', '--rows', wrong])
         shipped = recipe.FOLDER.parents[1] / 'models/zoo/smollm2-lssar'
         self.assertEqual(differences.powers_of(shipped),
                          (12,) * 5 + (10,) * 5 + (12,) * 5 + (15,) * 15)
@@ -414,6 +420,42 @@ class RowsTest(RunFolder):
         self.assertEqual(np.fromfile(f'{self.folder}/retrieval.lengths', np.uint32).tolist(), [13])
         with self.assertRaisesRegex(SystemExit, 'the chat template changes what is said, "and"'):
             streams.pack_retrieval([(text.replace('and', 'AND'), said)], Words(), self.folder, 5)
+
+
+class AnswersTest(unittest.TestCase):
+
+    def test_a_stopped_run_goes_on(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def dialog(*contents):
+                return json.dumps({'messages': [
+                    {'role': ('user', 'assistant')[i % 2], 'content': content}
+                    for i, content in enumerate(contents)]}) + '\n'
+            pathlib.Path(folder, 'a.jsonl').write_text(''.join(
+                [dialog(f'What is {i}?', 'A number.') for i in range(100)]
+                + [dialog('What is 7? '), dialog('x' * 301), dialog(' ')]))
+            out = pathlib.Path(folder, 'teacher.jsonl')
+            asked = answers.questions(folder, out)
+            self.assertEqual(sorted(asked), sorted(f'What is {i}?' for i in range(100)))
+            calls = []
+
+            def chat(part, first):
+                calls.append((first, len(part)))
+                if len(calls) == 2:
+                    raise KeyboardInterrupt
+                return [question.upper() for question in part], 3 * len(part)
+
+            with self.assertRaises(KeyboardInterrupt):
+                answers.write(chat, asked, out, io.StringIO())
+            whole = out.read_bytes()
+            with open(out, 'ab') as file:
+                file.write(b'{"source": "tea')  # the end of a run that was killed
+            answers.write(chat, asked, out, io.StringIO())
+            self.assertEqual(calls, [(0, 64), (64, 36), (64, 36)])
+            self.assertTrue(out.read_bytes().startswith(whole))
+            said = [[each['content'] for each in json.loads(line)['messages']]
+                    for line in out.read_text().splitlines()]
+            self.assertEqual(said, [[question, question.upper()] for question in asked])
+            self.assertEqual(answers.questions(folder, out), asked)
 
 
 class CurveTest(RunFolder):

@@ -287,6 +287,17 @@ def powers(text):
     return values if len(values) > 1 else values[0]
 
 
+def cycle(text):
+    """'32x1024,4x8192' -> ((32, 1024), (4, 8192))."""
+    try:
+        steps = tuple(tuple(map(int, step.split('x'))) for step in text.split(','))
+        if all(len(step) == 2 and min(step) > 0 for step in steps):
+            return steps
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f'{text!r} is not like 32x1024,4x8192')
+
+
 def arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--base', help='what `lssar import` reads: directory or GGUF file')
@@ -299,6 +310,9 @@ def arguments(words=None):
                         help='power of the re-weighting, or one for each layer: 12,12,15; default: '
                              'those of --start, or 15')
     parser.add_argument('--steps', type=int, help='of distillation; default: by the preset')
+    parser.add_argument('--rows', type=cycle, metavar='LIST',
+                        help='rows x tokens of the steps of distillation, in turn: '
+                             '32x1024,4x8192; default: by the preset')
     parser.add_argument('--minutes', type=float,
                         help='stop after this time; the learning rate falls to 0 until then')
     parser.add_argument('--lr', type=float, help='of distillation; default: by the preset')
@@ -331,7 +345,8 @@ def finish(run):
 def main():
     args = arguments()
     preset = budgets.PRESETS[args.preset]
-    changes = {name: value for name, value in (('steps', args.steps), ('lr', args.lr)) if value}
+    given = ('steps', args.steps), ('lr', args.lr), ('cycle', args.rows)
+    changes = {name: value for name, value in given if value}
     preset = dataclasses.replace(preset, distil=dataclasses.replace(preset.distil, **changes))
     if args.retrieval is not None:
         preset = dataclasses.replace(preset, shares=budgets.shares(args.retrieval))
