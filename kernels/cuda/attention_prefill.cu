@@ -127,13 +127,13 @@ struct TileQueries<Fx16Element, kDim> {
     for (int i = 0; i < 8 * kSteps; ++i) parts[i % 2][i / 8][i / 2 % 4] = 0;
     LSSAR_UNROLL
     for (int row = 0; row < 2; ++row) {
-      of_row[row].Load(rows[row], scales[row]);
-      of_row[row].ForEachWord([&](int step, int word, int dim) {
-        unsigned of_word[2];
-        of_row[row].Split(dim, of_word);
-        LSSAR_UNROLL
-        for (int part = 0; part < 2; ++part) parts[part][step][2 * word + row] = of_word[part];
-      });
+      of_row[row].Load(rows[row], scales[row],
+                       [&](int step, int word, const unsigned(&of_word)[2]) {
+                         LSSAR_UNROLL
+                         for (int part = 0; part < 2; ++part) {
+                           parts[part][step][2 * word + row] = of_word[part];
+                         }
+                       });
     }
   }
 };

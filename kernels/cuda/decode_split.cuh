@@ -220,16 +220,13 @@ struct HeadQueries<Fx16Element, kDim> {
 
   LSSAR_DEVICE void Load(const RowWork<Fx16Element, kDim>& work, float scale) {
     const int head = LaneIdx() / 4;
-    row.Load(head < work.num_heads ? work.args.q + work.vector_idx + size_t(head * kDim) : nullptr,
-             scale);
     LSSAR_UNROLL
     for (int i = 0; i < 4 * kSteps; ++i) a[i / 4][i % 4] = 0;
-    row.ForEachWord([&](int step, int word, int dim) {
-      unsigned parts[2];
-      row.Split(dim, parts);
-      a[step][2 * word] = parts[0];
-      a[step][2 * word + 1] = parts[1];
-    });
+    row.Load(head < work.num_heads ? work.args.q + work.vector_idx + size_t(head * kDim) : nullptr,
+             scale, [&](int step, int word, const unsigned(&parts)[2]) {
+               a[step][2 * word] = parts[0];
+               a[step][2 * word + 1] = parts[1];
+             });
   }
 };
 

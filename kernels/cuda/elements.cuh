@@ -273,34 +273,40 @@ LSSAR_DEVICE int FixedHigh(int x) { return (x + 128) >> 8; }
 // become scores: h of q with the high plane, s = h + the low plane's part.
 template <int kDim>
 struct FixedRow {
-  const float* row;  // null: zeros
-  float scale;       // of q's integers
   float factor;      // of <q, high> and of <q_high, low>, times the key's scale
   float bound;       // |s - h| is at most this times the key's scale
   float low_factor;  // of <q, low>, times the key's scale: in rows that take all from both planes
   int offset;        // planes are stored 128 larger: -128 sum of q
   int high_offset;   // -128 sum of q_high
 
-  // row_scale: RowScale. All lanes of the warp; the lanes of a quad share a row.
-  LSSAR_DEVICE void Load(const float* from, float row_scale) {
-    row = from;
+  // row: null for zeros. row_scale: RowScale. take(step, word, parts): the thread's words of the
+  // high bytes and of the rests. All lanes of the warp; the lanes of a quad share a row.
+  template <typename F>
+  LSSAR_DEVICE void Load(const float* row, float row_scale, const F& take) {
     unsigned largest = 0;
-    ForEachWord([&](int, int, int dim) {
-      for (int i = 0; row != nullptr && i < 4; ++i) largest = LargerBits(largest, row[dim + i]);
-    });
+    if (row != nullptr) {
+      ForEachWord([&](int, int, int dim) {
+        for (int i = 0; i < 4; ++i) largest = LargerBits(largest, row[dim + i]);
+      });
+    }
     for (int mask = 1; mask <= 2; mask *= 2) {
       const unsigned other = ShuffleXor(largest, mask);
       largest = other > largest ? other : largest;
     }
-    scale = FixedScale(largest);
+    const float scale = FixedScale(largest);
     int sum = 0, high_sum = 0, high_norm = 0;
-    ForEachWord([&](int, int, int dim) {
+    ForEachWord([&](int step, int word, int dim) {
+      unsigned parts[2] = {0, 0};
+      LSSAR_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const int x = At(dim + i), high = FixedHigh(x);
+        const int x = row == nullptr ? 0 : ToFixed(row[dim + i], scale), high = FixedHigh(x);
         sum += x;
         high_sum += high;
         high_norm += high < 0 ? -high : high;
+        parts[0] |= unsigned(high & 0xFF) << (8 * i);
+        parts[1] |= unsigned(x & 0xFF) << (8 * i);
       }
+      take(step, word, parts);
     });
     for (int mask = 1; mask <= 2; mask *= 2) {
       sum += ShuffleXor(sum, mask);
@@ -315,28 +321,6 @@ struct FixedRow {
     high_offset = -128 * high_sum;
   }
 
-  // f(step, word, dim) for the words of the thread.
-  template <typename F>
-  LSSAR_DEVICE static void ForEachWord(const F& f) {
-    LSSAR_UNROLL
-    for (int i = 0; i < 2 * kByteSteps<kDim>; ++i) {
-      if (HasWord<kDim>(i / 2, i % 2))
-        f(i / 2, i % 2, DimOfWord<kDim>(i / 2, i % 2, LaneIdx() % 4));
-    }
-  }
-
-  LSSAR_DEVICE int At(int dim) const { return row == nullptr ? 0 : ToFixed(row[dim], scale); }
-
-  // Four dimensions: their high bytes, and the rests.
-  LSSAR_DEVICE void Split(int dim, unsigned (&parts)[2]) const {
-    parts[0] = parts[1] = 0;
-    for (int i = 0; i < 4; ++i) {
-      const int x = At(dim + i);
-      parts[0] |= unsigned(FixedHigh(x) & 0xFF) << (8 * i);
-      parts[1] |= unsigned(x & 0xFF) << (8 * i);
-    }
-  }
-
   // `high`, `rest`: sums of products of a plane with q's high bytes, and with the rests.
   LSSAR_DEVICE float HighScore(int high, int rest, float key_scale) const {
     return float(256 * high + rest + offset) * key_scale * factor;
@@ -347,6 +331,17 @@ struct FixedRow {
   // The same with all of q.
   LSSAR_DEVICE float WithAllOfLow(float score, int high, int rest, float key_scale) const {
     return MulAdd(float(256 * high + rest + offset) * key_scale, low_factor, score);
+  }
+
+ private:
+  // f(step, word, dim) for the words of the thread.
+  template <typename F>
+  LSSAR_DEVICE static void ForEachWord(const F& f) {
+    LSSAR_UNROLL
+    for (int i = 0; i < 2 * kByteSteps<kDim>; ++i) {
+      const int step = i / 2, word = i % 2;
+      if (HasWord<kDim>(step, word)) f(step, word, DimOfWord<kDim>(step, word, LaneIdx() % 4));
+    }
   }
 };
 
