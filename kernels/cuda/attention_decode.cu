@@ -133,11 +133,12 @@ template <typename E, int kDim>
 struct BlockMemory {
   static constexpr int kPartialFloats = kDim + 4;  // 16-byte aligned
 
-  // Of a split: its maximum, and over fx16 that of the refined scores too.
-  static constexpr int kMaxima = E::kTwoPlanes ? 2 : 1;
+  // 1: there are maxima of refined scores, and a short row's sum of them.
+  static constexpr int kRefined = E::kTwoPlanes ? 1 : 0;
 
   double* all_sums;  // [num_splits][num_heads]
   double* sums;      // [splits_of_block][num_heads]
+  double* refined_sums;
   float* all_maxima;
   float* maxima;
   float* all_refined;
@@ -148,11 +149,12 @@ struct BlockMemory {
   LSSAR_DEVICE BlockMemory(int num_splits, int splits_of_block, int num_heads) {
     all_sums = reinterpret_cast<double*>(SharedMemory() + WarpsBytes(splits_of_block, num_heads));
     sums = all_sums + num_splits * num_heads;
-    all_maxima = reinterpret_cast<float*>(sums + splits_of_block * num_heads);
+    refined_sums = sums + splits_of_block * num_heads;
+    all_maxima = reinterpret_cast<float*>(refined_sums + kRefined * splits_of_block * num_heads);
     maxima = all_maxima + num_splits * num_heads;
     all_refined = maxima + splits_of_block * num_heads;
-    refined = all_refined + (kMaxima - 1) * num_splits * num_heads;
-    scores = refined + (kMaxima - 1) * splits_of_block * num_heads;
+    refined = all_refined + kRefined * num_splits * num_heads;
+    scores = refined + kRefined * splits_of_block * num_heads;
     partials = scores + splits_of_block * num_heads * kCudaSplitKeys;
   }
   static constexpr int WarpsBytes(int splits_of_block, int num_heads) {
@@ -161,7 +163,8 @@ struct BlockMemory {
   static size_t NumBytes(int num_splits, int splits_of_block, int num_heads) {
     return size_t(WarpsBytes(splits_of_block, num_heads)) +
            size_t(num_splits + splits_of_block) * size_t(num_heads) *
-               (sizeof(double) + kMaxima * sizeof(float)) +
+               (sizeof(double) + (1 + kRefined) * sizeof(float)) +
+           size_t(kRefined * splits_of_block * num_heads) * sizeof(double) +
            size_t(splits_of_block * num_heads) * (kCudaSplitKeys + kPartialFloats) * sizeof(float);
   }
 };
@@ -225,22 +228,27 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
     WeightRule rule = ReduceSplits(args, row.num_keys, block.all_sums + own_head,
                                    block.all_maxima + own_head, most_heads);
     if constexpr (E::kTwoPlanes) {
-      if (!IsShortRow(row.num_keys)) {  // the same in all blocks of the cluster
-        const HeadQueries<E, kDim> q = LoadQuery(work, row);
-        for (int own = WarpIdx(); own * num_blocks + rank < num_splits; own += num_warps) {
-          const float max = RefineSplit<kGrouped>(
-              work, q, LeastOfCandidates(rule), memory, own * num_blocks + rank,
-              block.scores + own * most_heads * kCudaSplitKeys, kCudaSplitKeys);
-          const int head = LaneIdx() / 4;
-          if (LaneIdx() % 4 == 0 && head < num_heads) block.refined[own * most_heads + head] = max;
+      const HeadQueries<E, kDim> q = LoadQuery(work, row);
+      for (int own = WarpIdx(); own * num_blocks + rank < num_splits; own += num_warps) {
+        const SplitStats stats =
+            RefineSplit<kGrouped>(work, q, LeastOfCandidates(rule), memory, own * num_blocks + rank,
+                                  block.scores + own * most_heads * kCudaSplitKeys, kCudaSplitKeys);
+        const int head = LaneIdx() / 4;
+        if (LaneIdx() % 4 == 0 && head < num_heads) {
+          block.refined[own * most_heads + head] = stats.max;
+          block.refined_sums[own * most_heads + head] = stats.sum;
         }
-        SyncCluster();
-        gather([&](int i, int from, int of_rank) {
-          block.all_refined[i] = *InBlock(block.refined + from, of_rank);
-        });
-        rule = RefinedRule(rule, ReduceSplits(args, row.num_keys, block.all_sums + own_head,
-                                              block.all_refined + own_head, most_heads));
       }
+      SyncCluster();
+      gather([&](int i, int from, int of_rank) {
+        block.all_refined[i] = *InBlock(block.refined + from, of_rank);
+        if (IsShortRow(row.num_keys)) {
+          block.all_sums[i] = *InBlock(block.refined_sums + from, of_rank);
+        }
+      });
+      rule = RefinedRule(row.num_keys, rule,
+                         ReduceSplits(args, row.num_keys, block.all_sums + own_head,
+                                      block.all_refined + own_head, most_heads));
     }
     const unsigned flat_heads = FlatHeads(rule, num_heads);
 
@@ -338,18 +346,20 @@ RefineSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
   WaitForPreviousKernel();
   const SplitBlock block(args);
   const int split = block.first_split + WarpIdx();
-  if (split >= block.num_splits || IsShortRow(block.row.num_keys)) return;
+  if (split >= block.num_splits) return;
   const RowWork<E, kDim> work = WorkOn<E, kDim>(args, block.row);
   const int num_heads = kGrouped ? work.num_heads : 1;
   const size_t own = block.split_idx + size_t(HeadOfLane<kGrouped>(num_heads) * block.num_splits);
   const WeightRule rule = ScratchRule(args, block.row.num_keys, own);
-  const float max = RefineSplit<kGrouped>(work, LoadQuery(work, block.row), LeastOfCandidates(rule),
-                                          SplitWarpMemory<E, kDim, kGrouped>(args), split,
-                                          block.scores + split * kCudaSplitKeys,
-                                          block.num_splits * kCudaSplitKeys);
+  const SplitStats stats = RefineSplit<kGrouped>(
+      work, LoadQuery(work, block.row), LeastOfCandidates(rule),
+      SplitWarpMemory<E, kDim, kGrouped>(args), split, block.scores + split * kCudaSplitKeys,
+      block.num_splits * kCudaSplitKeys);
   const int head = LaneIdx() / 4;
   if (LaneIdx() % 4 == 0 && head < num_heads) {
-    args.scratch.refined[block.split_idx + size_t(head * block.num_splits + split)] = max;
+    const size_t at = block.split_idx + size_t(head * block.num_splits + split);
+    args.scratch.refined[at] = stats.max;
+    if (IsShortRow(block.row.num_keys)) args.scratch.sums[at] = stats.sum;
   }
 }
 
@@ -364,9 +374,10 @@ WeighSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
   const int num_heads = kGrouped ? work.num_heads : 1;
   const size_t own = block.split_idx + size_t(HeadOfLane<kGrouped>(num_heads) * block.num_splits);
   WeightRule rule = ScratchRule(args, block.row.num_keys, own);
-  if (E::kTwoPlanes && !IsShortRow(block.row.num_keys)) {
-    rule = RefinedRule(rule, ReduceSplits(args, block.row.num_keys, args.scratch.sums + own,
-                                          args.scratch.refined + own, 1));
+  if constexpr (E::kTwoPlanes) {
+    rule = RefinedRule(block.row.num_keys, rule,
+                       ReduceSplits(args, block.row.num_keys, args.scratch.sums + own,
+                                    args.scratch.refined + own, 1));
   }
   const unsigned flat_heads = FlatHeads(rule, num_heads);
   if (block.first_split == 0) AttendFlatHeads(work, flat_heads, args.split_decode_warps);

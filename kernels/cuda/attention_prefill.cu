@@ -574,9 +574,9 @@ class Prefill {
     LSSAR_UNROLL
     for (int i = 0; i < kThreadRows; ++i) {
       if (num_keys_[i] > 0) rules_[i] = ReduceRow(args_, num_keys_[i], maxima_[i], sums_[i]);
-      if (E::kTwoPlanes && num_keys_[i] > 0 && !IsShortRow(num_keys_[i])) {
-        rules_[i] =
-            RefinedRule(ReduceRow(args_, num_keys_[i], lower_bounds_[i], sums_[i]), rules_[i]);
+      if (E::kTwoPlanes && num_keys_[i] > 0) {
+        const WeightRule low = ReduceRow(args_, num_keys_[i], lower_bounds_[i], sums_[i]);
+        rules_[i] = RefinedRule(num_keys_[i], low, rules_[i]);
       }
       least_first_[i] = rules_[i].least;
       if (!E::kTwoPlanes && num_keys_[i] > 0) {

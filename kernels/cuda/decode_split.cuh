@@ -351,21 +351,11 @@ LSSAR_DEVICE float AddLowPlanes(const RowWork<E, kDim>& work, const HeadQueries<
   return fmaxf(max, ShuffleXor(max, 2));
 }
 
-// The sum and the maximum of a short row, whose scores from the high plane it replaces by those
-// from both planes. For head lane / 4. `num_keys`: of the split.
+// The sum of a short row's softplus scores in head lane / 4, as ScoreSplit adds them up.
 template <bool kGrouped, typename E, int kDim>
-LSSAR_DEVICE SplitStats CompleteShortRow(const RowWork<E, kDim>& work,
-                                         const HeadQueries<E, kDim>& q,
-                                         const WarpMemory<E, kDim>& memory, float* scores,
-                                         int head_stride) {
+LSSAR_DEVICE double SumOfShortRow(const RowWork<E, kDim>& work, const float* scores,
+                                  int head_stride) {
   const int lane = LaneIdx(), head = lane / 4;
-  SyncWarp();
-  for (int key = lane; key < kCudaSplitKeys; key += kWarpThreads) {
-    memory.Gathered()[key] = static_cast<unsigned char>(key);
-  }
-  SyncWarp();
-  SplitStats stats;
-  stats.max = AddLowPlanes<kGrouped>(work, q, memory, 0, work.num_keys, scores, head_stride);
   const bool has_head = head < (kGrouped ? work.num_heads : 1);
   const float* const of_head = scores + (kGrouped && has_head ? head * head_stride : 0);
   SplitParts parts;
@@ -376,20 +366,20 @@ LSSAR_DEVICE SplitStats CompleteShortRow(const RowWork<E, kDim>& work,
       parts.sums[i].Add(key < work.num_keys ? of_head[key] : FloatOfBits(kMinusInfinity));
     }
   }
-  stats.sum = double(TakeTotal(parts));
-  return stats;
+  return double(TakeTotal(parts));
 }
 
 // Refine (fx16): replaces the scores of a split's candidates, which are those of the high plane, by
 // those of both planes. Candidates are the keys whose score may be at least `least`, which is of
-// head LaneIdx(), or of the only head. Returns their largest score in head lane / 4.
-// Requires  no short row
+// head LaneIdx(), or of the only head; of short rows, all keys. For head lane / 4: the largest of
+// these scores, and the sum of a short row.
 template <bool kGrouped, typename E, int kDim>
-LSSAR_DEVICE float RefineSplit(const RowWork<E, kDim>& work, const HeadQueries<E, kDim>& q,
-                               float least, const WarpMemory<E, kDim>& memory, int split,
-                               float* scores, int head_stride) {
+LSSAR_DEVICE SplitStats RefineSplit(const RowWork<E, kDim>& work, const HeadQueries<E, kDim>& q,
+                                    float least, const WarpMemory<E, kDim>& memory, int split,
+                                    float* scores, int head_stride) {
   const int lane = LaneIdx(), first = split * kCudaSplitKeys;
   const int num_heads = kGrouped ? work.num_heads : 1;
+  const bool is_short = IsShortRow(work.num_keys);
   float scales[kKeysOfLane];
   LSSAR_UNROLL
   for (int i = 0; i < kKeysOfLane; ++i) {
@@ -404,7 +394,7 @@ LSSAR_DEVICE float RefineSplit(const RowWork<E, kDim>& work, const HeadQueries<E
       const int at = lane + i * kWarpThreads;
       const bool is_candidate =
           first + at < work.num_keys &&
-          !(scores[head * head_stride + at] + scales[i] * bound < least_of_head);
+          (is_short || !(scores[head * head_stride + at] + scales[i] * bound < least_of_head));
       const unsigned candidates = Ballot(is_candidate);
       if (lane == 0) {
         memory.Survivors()[i] = head == 0 ? candidates : memory.Survivors()[i] | candidates;
@@ -413,14 +403,15 @@ LSSAR_DEVICE float RefineSplit(const RowWork<E, kDim>& work, const HeadQueries<E
   }
   SyncWarp();
   const int count = ListKeys(memory, /*compacts=*/true);
-  const float max = AddLowPlanes<kGrouped>(work, q, memory, first, count, scores, head_stride);
+  SplitStats stats;
+  stats.max = AddLowPlanes<kGrouped>(work, q, memory, first, count, scores, head_stride);
   SyncWarp();
-  return max;
+  if (is_short) stats.sum = SumOfShortRow<kGrouped>(work, scores, head_stride);
+  return stats;
 }
 
-// Score: reads K of one split once, for all heads of the row. With two planes: their high plane,
-// and in a short row then the low one. The maximum of other rows is that of the scores' lower
-// bounds.
+// Score: reads K of one split once, for all heads of the row. Over fx16: the high plane, and the
+// maximum is that of the scores' lower bounds.
 // Requires  StartSplit was called for the split, and for no other since the last ScoreSplit
 // scores[h * head_stride + i]: the score of key split * kCudaSplitKeys + i, in shared or device
 // memory; not written after the row's last key. store(h, stats): called by one lane of each head.
@@ -503,17 +494,10 @@ LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const HeadQueries<E, 
   }
   stream.Drain();
 
-  SplitStats stats;
-  if (E::kTwoPlanes && IsShortRow(work.num_keys)) {
-    if constexpr (E::kTwoPlanes) {
-      stats = CompleteShortRow<kGrouped>(work, q, memory, scores, head_stride);
-    }
-  } else {
-    max = fmaxf(max, ShuffleXor(max, 1));
-    stats.max = fmaxf(max, ShuffleXor(max, 2));
-    stats.sum = double(TakeTotal(parts));
-  }
-  if (has_head && lane % 4 == 0) store(head, stats);
+  max = fmaxf(max, ShuffleXor(max, 1));
+  max = fmaxf(max, ShuffleXor(max, 2));
+  const double sum = double(TakeTotal(parts));
+  if (has_head && lane % 4 == 0) store(head, SplitStats{.sum = sum, .max = max});
   SyncWarp();
 }
 

@@ -104,11 +104,11 @@ LSSAR_DEVICE double ExactScore(const RowWork<E, kDim>& work, double scale, int k
     const float* q = work.args.out + work.vector_idx;  // FixQuery
     const unsigned char* low = work.pages.LowPlane(key);
     LSSAR_NO_UNROLL
-    for (int dim = 0; dim < kDim; dim += 16) {
-      const Bits128 high_bytes = *reinterpret_cast<const Bits128*>(row + dim);
-      const Bits128 low_bytes = *reinterpret_cast<const Bits128*>(low + dim);
+    for (int dim = 0; dim < kDim; dim += 8) {
+      const Bits64 high_bytes = *reinterpret_cast<const Bits64*>(row + dim);
+      const Bits64 low_bytes = *reinterpret_cast<const Bits64*>(low + dim);
       LSSAR_UNROLL
-      for (int i = 0; i < 16; ++i) {
+      for (int i = 0; i < 8; ++i) {
         const int high = int(high_bytes.x[i / 4] >> (8 * (i % 4)) & 0xFF) - 128;
         const int rest = int(low_bytes.x[i / 4] >> (8 * (i % 4)) & 0xFF) - 128;
         dot = MulAdd(double(q[dim + i]), double(256 * high + rest), dot);
