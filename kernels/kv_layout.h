@@ -21,10 +21,10 @@
 //
 // fx16: a key's element is a 16-bit integer times the scale of its token and head, in two planes of
 // an unsigned byte: 256 (high - 128) + (low - 128). The pool of K has what is read of every key: a
-// block is the high plane [dim / 4][slot][dim % 4], where 16 keys of 4 dims are one vector of an
-// instruction that multiplies bytes, and then the page_size scales. The pool of V has what is read
-// of few keys: a block is [slot], a token's low plane [dim] and then its value [dim] in fp16,
-// without a scale. The order is the same on every backend.
+// block is the high plane, dim-major as [dim / 4][slot][dim % 4], where 16 keys of 4 dims are one
+// vector of an instruction that multiplies bytes, and then the page_size scales. The pool of V has
+// what is read of few keys: a block is [slot], a token's low plane [dim] and then its value [dim]
+// in fp16, without a scale.
 #ifndef LSSAR_KERNELS_KV_LAYOUT_H_
 #define LSSAR_KERNELS_KV_LAYOUT_H_
 
@@ -43,6 +43,15 @@ inline constexpr int kMaxPageSize = 256;
 // fx16: the largest head_dim. The dot product of q, 16 bits, and a plane of a key, 8 bits, is a sum
 // of int32.
 inline constexpr int kMaxFixedHeadDim = 512;
+
+// The largest magnitude of a 16-bit fixed-point number (fx16, and q beside it): 127 * 256, so that
+// its rounded high byte is at most 127.
+inline constexpr int kMaxFixed = 127 * 256;
+
+// fx16: rows of at most this many keys take every score from both planes: their sum has too few
+// terms for the errors of the high plane to cancel, and their bytes do not matter. At most a chunk
+// of keys on the CPU, a split on CUDA.
+inline constexpr int kShortRowKeys = 256;
 
 // fx16: bytes behind the last block of the pool of V that the read of a whole vector may touch.
 inline constexpr size_t kFixedReadAhead = 64;
@@ -116,6 +125,7 @@ struct KvLayout {
   // Bytes to an element of a plane: from the start of a block of K, and of a block of V.
   // Requires  fx16
   constexpr size_t HighIndex(int slot, int dim) const {
+    if (key_order == KeyOrder::kSlotMajor) return size_t(slot) * size_t(head_dim) + size_t(dim);
     return size_t(dim / 4) * size_t(page_size) * 4 + size_t(slot) * 4 + size_t(dim % 4);
   }
   constexpr size_t LowIndex(int slot, int dim) const {

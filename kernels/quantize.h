@@ -15,6 +15,7 @@
 #include <span>
 
 #include "kernels/float_bits.h"
+#include "kernels/kv_layout.h"
 
 namespace lssar {
 
@@ -187,10 +188,6 @@ inline float QuantizeVector(std::span<const float> values, int8_t* to) {
   RoundToSteps(values, scale, to);
   return scale;
 }
-
-// The largest magnitude of a 16-bit fixed-point number (fx16, and q beside it): 127 * 256, so that
-// its rounded high byte is at most 127.
-inline constexpr int kMaxFixed = 127 * 256;
 
 // Quantizes a vector to 16-bit fixed point: values[i] ~ to[i] * scale, |to[i]| <= kMaxFixed.
 // Returns the scale: the largest magnitude / kMaxFixed, in fp32. The scale is NaN if a value is NaN

@@ -14,10 +14,6 @@
 
 namespace lssar {
 
-// Rows of at most this many keys take every score from both planes: their sum has too few terms for
-// the errors of the high plane to cancel, and their bytes do not matter. At most a chunk of keys.
-inline constexpr int kShortRowKeys = 256;
-
 // A peak x_m is a difference of numbers near 1. A row whose peak is below this is flat: x loses
 // digits, and every score matters. About 2% of the rows of a trained model are flat, nearly all
 // among the first dozens of a prompt.

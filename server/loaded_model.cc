@@ -50,7 +50,7 @@ absl::Status CheckKvCacheType(const ModelConfig& config, const ModelOptions& opt
   }
   return absl::Status(status.code(), StrCat("--kv-cache-dtype ", std::string(NameOf(wanted)),
                                             ": --device ", std::string(backend.Name()),
-                                            " supports ", absl::StrJoin(supported, " and ")));
+                                            " supports ", absl::StrJoin(supported, ", ")));
 }
 
 absl::Status DraftModelError(const ModelOptions& options, const absl::Status& status) {

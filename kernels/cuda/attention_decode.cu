@@ -5,6 +5,8 @@
 //            partial values stay in shared memory, which the blocks read from each other.
 //   split    two launches over the same splits, with scores in device memory. For devices without
 //            clusters and for rows with more keys than a cluster holds.
+// Over keys in two planes (fx16) Refine comes between Reduce and Weigh, and a launch more: Score
+// reads the high plane of all keys, Refine the low plane of those that may have a weight.
 // Both run the same functions on a split and add splits in the same order, so the bits are equal.
 #include "kernels/cuda/attention_dispatch.cuh"
 #include "kernels/cuda/decode_split.cuh"
@@ -78,6 +80,12 @@ LSSAR_DEVICE WeightRule ReduceSplits(const CudaAttentionArgs& args, int num_keys
   return ReduceRow(args, num_keys, max, sum);
 }
 
+// The score that a candidate's upper bound reaches: that of the least weight beside the row's least
+// peak. The key of the largest score is a candidate; a flat row has none.
+LSSAR_DEVICE float LeastOfCandidates(const WeightRule& low) {
+  return low.rule == WeightKind::kFlat ? low.least : fminf(low.least, low.max);
+}
+
 // The head whose rule a lane computes.
 template <bool kGrouped>
 LSSAR_DEVICE int HeadOfLane(int num_heads) {
@@ -125,19 +133,28 @@ template <typename E, int kDim>
 struct BlockMemory {
   static constexpr int kPartialFloats = kDim + 4;  // 16-byte aligned
 
+  // 1: there are maxima of refined scores, and a short row's sum of them.
+  static constexpr int kRefined = E::kTwoPlanes ? 1 : 0;
+
   double* all_sums;  // [num_splits][num_heads]
   double* sums;      // [splits_of_block][num_heads]
+  double* refined_sums;
   float* all_maxima;
   float* maxima;
+  float* all_refined;
+  float* refined;
   float* scores;    // [splits_of_block][num_heads][kCudaSplitKeys]
   float* partials;  // [splits_of_block][num_heads][kPartialFloats]
 
   LSSAR_DEVICE BlockMemory(int num_splits, int splits_of_block, int num_heads) {
     all_sums = reinterpret_cast<double*>(SharedMemory() + WarpsBytes(splits_of_block, num_heads));
     sums = all_sums + num_splits * num_heads;
-    all_maxima = reinterpret_cast<float*>(sums + splits_of_block * num_heads);
+    refined_sums = sums + splits_of_block * num_heads;
+    all_maxima = reinterpret_cast<float*>(refined_sums + kRefined * splits_of_block * num_heads);
     maxima = all_maxima + num_splits * num_heads;
-    scores = maxima + splits_of_block * num_heads;
+    all_refined = maxima + splits_of_block * num_heads;
+    refined = all_refined + kRefined * num_splits * num_heads;
+    scores = refined + kRefined * splits_of_block * num_heads;
     partials = scores + splits_of_block * num_heads * kCudaSplitKeys;
   }
   static constexpr int WarpsBytes(int splits_of_block, int num_heads) {
@@ -146,7 +163,8 @@ struct BlockMemory {
   static size_t NumBytes(int num_splits, int splits_of_block, int num_heads) {
     return size_t(WarpsBytes(splits_of_block, num_heads)) +
            size_t(num_splits + splits_of_block) * size_t(num_heads) *
-               (sizeof(double) + sizeof(float)) +
+               (sizeof(double) + (1 + kRefined) * sizeof(float)) +
+           size_t(kRefined * splits_of_block * num_heads) * sizeof(double) +
            size_t(splits_of_block * num_heads) * (kCudaSplitKeys + kPartialFloats) * sizeof(float);
   }
 };
@@ -193,18 +211,45 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
     }
     SyncCluster();
 
-    for (int i = ThreadIdx(); i < num_splits * most_heads; i += num_warps * kWarpThreads) {
-      const int split = i / most_heads, head = i % most_heads;
-      if (kGrouped && head >= num_heads) continue;
-      const int from = (split >> block_shift) * most_heads + head,
-                of_rank = split & (num_blocks - 1);
+    // copy(i, from, rank): entry i of all splits is entry `from` of the block with that rank.
+    const auto gather = [&](const auto& copy) {
+      for (int i = ThreadIdx(); i < num_splits * most_heads; i += num_warps * kWarpThreads) {
+        const int split = i / most_heads, head = i % most_heads;
+        if (kGrouped && head >= num_heads) continue;
+        copy(i, (split >> block_shift) * most_heads + head, split & (num_blocks - 1));
+      }
+      SyncBlock();
+    };
+    gather([&](int i, int from, int of_rank) {
       block.all_sums[i] = *InBlock(block.sums + from, of_rank);
       block.all_maxima[i] = *InBlock(block.maxima + from, of_rank);
-    }
-    SyncBlock();
+    });
     const int own_head = HeadOfLane<kGrouped>(num_heads);
-    const WeightRule rule = ReduceSplits(args, row.num_keys, block.all_sums + own_head,
-                                         block.all_maxima + own_head, most_heads);
+    WeightRule rule = ReduceSplits(args, row.num_keys, block.all_sums + own_head,
+                                   block.all_maxima + own_head, most_heads);
+    if constexpr (E::kTwoPlanes) {
+      const HeadQueries<E, kDim> q = LoadQuery(work, row);
+      for (int own = WarpIdx(); own * num_blocks + rank < num_splits; own += num_warps) {
+        const SplitStats stats =
+            RefineSplit<kGrouped>(work, q, LeastOfCandidates(rule), memory, own * num_blocks + rank,
+                                  block.scores + own * most_heads * kCudaSplitKeys, kCudaSplitKeys);
+        const int head = LaneIdx() / 4;
+        if (LaneIdx() % 4 == 0 && head < num_heads) {
+          block.refined[own * most_heads + head] = stats.max;
+          block.refined_sums[own * most_heads + head] = stats.sum;
+        }
+      }
+      SyncCluster();
+      gather([&](int i, int from, int of_rank) {
+        block.all_refined[i] = *InBlock(block.refined + from, of_rank);
+        if (IsShortRow(row.num_keys)) {
+          block.all_sums[i] = *InBlock(block.refined_sums + from, of_rank);
+        }
+      });
+      rule = RefinedRule(row.num_keys, rule,
+                         ReduceSplits(args, row.num_keys, block.all_sums + own_head,
+                                      block.all_refined + own_head, most_heads));
+    }
     const unsigned flat_heads = FlatHeads(rule, num_heads);
 
     if (rank == 0) AttendFlatHeads(work, flat_heads, num_warps);
@@ -288,6 +333,36 @@ ScoreSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
                        });
 }
 
+// The rule of head HeadOfLane, from the scratch: of the row's sums and lower bounds. `own`: the
+// head's first split.
+LSSAR_DEVICE WeightRule ScratchRule(const CudaAttentionArgs& args, int num_keys, size_t own) {
+  return ReduceSplits(args, num_keys, args.scratch.sums + own, args.scratch.maxima + own, 1);
+}
+
+// fx16, between the two.
+template <typename E, int kDim, bool kGrouped>
+LSSAR_KERNEL(kDecodeThreads)
+RefineSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
+  WaitForPreviousKernel();
+  const SplitBlock block(args);
+  const int split = block.first_split + WarpIdx();
+  if (split >= block.num_splits) return;
+  const RowWork<E, kDim> work = WorkOn<E, kDim>(args, block.row);
+  const int num_heads = kGrouped ? work.num_heads : 1;
+  const size_t own = block.split_idx + size_t(HeadOfLane<kGrouped>(num_heads) * block.num_splits);
+  const WeightRule rule = ScratchRule(args, block.row.num_keys, own);
+  const SplitStats stats = RefineSplit<kGrouped>(
+      work, LoadQuery(work, block.row), LeastOfCandidates(rule),
+      SplitWarpMemory<E, kDim, kGrouped>(args), split, block.scores + split * kCudaSplitKeys,
+      block.num_splits * kCudaSplitKeys);
+  const int head = LaneIdx() / 4;
+  if (LaneIdx() % 4 == 0 && head < num_heads) {
+    const size_t at = block.split_idx + size_t(head * block.num_splits + split);
+    args.scratch.refined[at] = stats.max;
+    if (IsShortRow(block.row.num_keys)) args.scratch.sums[at] = stats.sum;
+  }
+}
+
 // The block of a row and its heads that finishes last merges the splits.
 template <typename E, int kDim, bool kGrouped>
 LSSAR_KERNEL(kDecodeThreads)
@@ -298,8 +373,12 @@ WeighSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
   const RowWork<E, kDim> work = WorkOn<E, kDim>(args, block.row);
   const int num_heads = kGrouped ? work.num_heads : 1;
   const size_t own = block.split_idx + size_t(HeadOfLane<kGrouped>(num_heads) * block.num_splits);
-  const WeightRule rule =
-      ReduceSplits(args, block.row.num_keys, args.scratch.sums + own, args.scratch.maxima + own, 1);
+  WeightRule rule = ScratchRule(args, block.row.num_keys, own);
+  if constexpr (E::kTwoPlanes) {
+    rule = RefinedRule(block.row.num_keys, rule,
+                       ReduceSplits(args, block.row.num_keys, args.scratch.sums + own,
+                                    args.scratch.refined + own, 1));
+  }
   const unsigned flat_heads = FlatHeads(rule, num_heads);
   if (block.first_split == 0) AttendFlatHeads(work, flat_heads, args.split_decode_warps);
   if (CountBits(flat_heads) == num_heads) return;
@@ -375,9 +454,15 @@ int StartSplitDecode(const CudaAttentionArgs& args, DType dtype, void* stream) {
         .num_threads = num_warps * kWarpThreads,
         .shared_bytes = size_t(num_warps * WarpMemory<E, kDim>::NumBytes(args.heads_of_block)),
         .overlaps_previous = true};
-    const int failed =
+    int failed =
         Launch(shape, stream,
                is_grouped ? &ScoreSplits<E, kDim, true> : &ScoreSplits<E, kDim, false>, args);
+    if constexpr (E::kTwoPlanes) {
+      if (failed != 0) return failed;
+      failed =
+          Launch(shape, stream,
+                 is_grouped ? &RefineSplits<E, kDim, true> : &RefineSplits<E, kDim, false>, args);
+    }
     if (failed != 0) return failed;
     return Launch(shape, stream,
                   is_grouped ? &WeighSplits<E, kDim, true> : &WeighSplits<E, kDim, false>, args);

@@ -25,6 +25,7 @@ int WithElementAndDim(DType dtype, int head_dim, const F& f) {
   switch (dtype) {
     case DType::kF16: return WithDim<F16Element>(head_dim, f);
     case DType::kI8: return WithDim<I8Element>(head_dim, f);
+    case DType::kFx16: return WithDim<Fx16Element>(head_dim, f);
     default: return kInvalidValue;
   }
 }

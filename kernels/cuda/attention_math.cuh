@@ -168,6 +168,17 @@ LSSAR_DEVICE WeightRule ReduceRow(const CudaAttentionArgs& args, int num_keys, f
   return row;
 }
 
+// fx16: every score of the row is computed from both planes.
+LSSAR_DEVICE bool IsShortRow(int num_keys) { return num_keys <= kShortRowKeys; }
+static_assert(kShortRowKeys <= kCudaSplitKeys);
+
+// The rule of a row over fx16, from that of its largest score. low: of the scores' lower bounds,
+// which says whether a long row is flat.
+LSSAR_DEVICE WeightRule RefinedRule(int num_keys, const WeightRule& low,
+                                    const WeightRule& refined) {
+  return !IsShortRow(num_keys) && low.rule == WeightKind::kFlat ? low : refined;
+}
+
 // The weight of a key with this score, before the division by the sum of weights.
 LSSAR_DEVICE float WeightOf(const CudaAttentionArgs& args, const WeightRule& row, float score) {
   switch (row.rule) {

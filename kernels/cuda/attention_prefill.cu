@@ -10,6 +10,10 @@
 // a split, the sum of scores has 32 parts, key mod 32, and values are one chain of MMAs over groups
 // of 16 keys. So a row has the same bits in prefill and in decode.
 //
+// Keys in two planes (fx16) have both in a tile. Sums come from the high plane. The low plane is
+// multiplied for groups of 16 keys whose upper bounds say that one may be the row's largest score
+// (first sweep) or have a weight (second sweep); in rows of few keys for all.
+//
 // Most tiles lie before the diagonal: all rows attend to all of their keys, and nothing is masked.
 // The power 15 of LSSAR is compiled in (kPower).
 #include "kernels/cuda/attention_dispatch.cuh"
@@ -25,9 +29,8 @@ constexpr int kPrefillThreads = kPrefillWarps * kWarpThreads;
 constexpr int kTileKeys = 64;
 constexpr int kTilesOfSplit = kCudaSplitKeys / kTileKeys;
 
-// The smallest stride of at least num_bytes that is 64 more than a multiple of 128: 16-byte loads
-// of 4 threads from each of 2 rows then touch all banks once.
-constexpr int KeyStride(int num_bytes) { return (num_bytes + 63) / 128 * 128 + 64; }
+// Larger than the bound of any row in fixed point.
+constexpr float kAnyBound = 0x1p64f;
 
 struct alignas(16) Floats4 {
   float x[4];
@@ -39,19 +42,19 @@ struct TileMemory {
   static constexpr int kRows = kPrefillWarps * 16 * kRowSets;
   // Tile maxima stored for each row. In a longer row each stands for several tiles.
   static constexpr int kMaxTileMaxima = 128 / kRowSets;
-  static constexpr int kRowBytes = kDim * E::kBytes;
-  static constexpr int kKeyStride = KeyStride(kRowBytes);
-  static constexpr int kValueStride = kRowBytes + 16;
+  static constexpr int kRowBytes = kDim * E::kBytes;  // of a key's high plane, and of its low one
+  static constexpr int kKeyStride = KeyStride(kRowBytes * (E::kTwoPlanes ? 2 : 1));
+  static constexpr int kValueRowBytes = kDim * E::Value::kBytes;
+  static constexpr int kValueStride = kValueRowBytes + 16;
   static constexpr int kWideStride = kDim * 2 + 16;
-  static constexpr int kScaleBytes = E::kHasScales ? kTileKeys * 4 : 0;
-  static constexpr int kKeysBytes = kTileKeys * kKeyStride + kScaleBytes;
-  static constexpr int kValuesBytes = kTileKeys * kValueStride + kScaleBytes;
+  static constexpr int kKeysBytes = kTileKeys * (kKeyStride + (E::kHasScales ? 4 : 0));
+  static constexpr int kValuesBytes = kTileKeys * (kValueStride + (E::Value::kHasScales ? 4 : 0));
   static constexpr int kTotalPieces = kRowSets * kDim / 8;  // [4] floats of a thread's ValueSums
 
   static constexpr int kKeys = 0;  // [2]
   static constexpr int kValues = kKeys + 2 * kKeysBytes;
   static constexpr int kWide = kValues + 2 * kValuesBytes;  // one tile of int8 values as fp16
-  static constexpr int kTotals = kWide + (E::kHasScales ? kTileKeys * kWideStride : 0);
+  static constexpr int kTotals = kWide + (E::Value::kHasScales ? kTileKeys * kWideStride : 0);
   static constexpr int kMaxima = kTotals + kTotalPieces * kPrefillThreads * 16;  // [entry][row]
   static constexpr int kAlive = kMaxima + kMaxTileMaxima * kRows * 4;
   static constexpr int kBytes = kAlive + kMaxTileMaxima / 32 * 4;
@@ -59,6 +62,8 @@ struct TileMemory {
   LSSAR_DEVICE static unsigned char* Keys(int buffer) {
     return SharedMemory() + kKeys + buffer * kKeysBytes;
   }
+  // The low plane of a key is behind its high one.
+  LSSAR_DEVICE static unsigned char* LowKeys(int buffer) { return Keys(buffer) + kRowBytes; }
   LSSAR_DEVICE static float* KeyScales(int buffer) {
     return reinterpret_cast<float*>(Keys(buffer) + kTileKeys * kKeyStride);
   }
@@ -110,12 +115,35 @@ struct TileQueries {
   }
 };
 
+// The same in 16-bit fixed point: part 0 are the high bytes.
+template <int kDim>
+struct TileQueries<Fx16Element, kDim> {
+  static constexpr int kSteps = kByteSteps<kDim>;
+  unsigned parts[2][kSteps][4];
+  FixedRow<kDim> of_row[2];
+
+  LSSAR_DEVICE void Load(const float* const (&rows)[2], const float (&scales)[2], bool) {
+    LSSAR_UNROLL
+    for (int i = 0; i < 8 * kSteps; ++i) parts[i % 2][i / 8][i / 2 % 4] = 0;
+    LSSAR_UNROLL
+    for (int row = 0; row < 2; ++row) {
+      of_row[row].Load(rows[row], scales[row],
+                       [&](int step, int word, const unsigned(&of_word)[2]) {
+                         LSSAR_UNROLL
+                         for (int part = 0; part < 2; ++part) {
+                           parts[part][step][2 * word + row] = of_word[part];
+                         }
+                       });
+    }
+  }
+};
+
 // kPower: LSSAR with this p. 0: any kind and p.
 template <typename E, int kDim, int kPower, int kRowSets>
 class Prefill {
  public:
   using Memory = TileMemory<E, kDim, kRowSets>;
-  static constexpr int kSteps = kDim / 16;
+  static constexpr int kSteps = TileQueries<E, kDim>::kSteps;
   // Sets of 8 keys whose scores a sweep computes at a time, as registers allow.
   static constexpr int kScoreSets = kDim <= 80 || kPower != 0 ? 4 : 2;
   static constexpr int kWeighSets = kDim <= 80 && kRowSets == 1 ? 4 : 2;
@@ -126,7 +154,8 @@ class Prefill {
         pages_(args.pages, tile_.first_page, BlockY() / args.heads_of_kv),
         end_(tile_.first_position + tile_.num_rows),
         num_tiles_((end_ + kTileKeys - 1) / kTileKeys),
-        sums_first_part_(kPower != 0 || SumsFirstPart(args)) {
+        sums_first_part_(kPower != 0 || SumsFirstPart(args)),
+        has_short_rows_(E::kTwoPlanes && IsShortRow(tile_.first_position + 1)) {
     while (num_tiles_ > Memory::kMaxTileMaxima << entry_shift_) ++entry_shift_;
     own_k_ = pages_.k + ThreadIdx() * 16;
     own_v_ = pages_.v + ThreadIdx() * 16;
@@ -190,15 +219,29 @@ class Prefill {
     return (size_t(tile_.first_row + row) * size_t(args_.num_heads) + size_t(BlockY())) * kDim;
   }
   // Starts copies of a tile's rows. Keys that no row of the block attends to become zeros.
-  LSSAR_DEVICE void CopyRows(unsigned char* to, int stride, int tile, bool values) const {
-    constexpr int kPieces = Memory::kRowBytes / 16;
+  // row_of(key): where a row lies.
+  template <int kRowBytes, typename F>
+  LSSAR_DEVICE void CopyRows(unsigned char* to, int stride, int tile, const F& row_of) const {
+    constexpr int kPieces = kRowBytes / 16;
     LSSAR_NO_UNROLL
     for (int i = ThreadIdx(); i < kTileKeys * kPieces; i += kPrefillThreads) {
       const int at = i / kPieces, piece = i % kPieces, key = tile * kTileKeys + at;
       const bool valid = key < end_;
       const unsigned char* from = pages_.k;
-      if (valid) from = (values ? pages_.Value(key) : pages_.Key(key)) + piece * 16;
+      if (valid) from = row_of(key) + piece * 16;
       CopyAsync16(to + at * stride + piece * 16, from, valid);
+    }
+  }
+  // The same of a whole tile in one page. `from`: its first row; kFromStride: to the next.
+  template <int kRowBytes, int kFromStride, int kStride>
+  LSSAR_DEVICE void CopyRowsOfPage(unsigned char* to, const unsigned char* from) const {
+    constexpr int kPieces = kRowBytes / 16;
+    LSSAR_UNROLL
+    for (int first = 0; first < kTileKeys * kPieces; first += kPrefillThreads) {
+      const int piece = first + ThreadIdx();
+      if (piece >= kTileKeys * kPieces) break;
+      CopyAsync16(to + piece / kPieces * kStride + piece % kPieces * 16,
+                  from + piece / kPieces * kFromStride + piece % kPieces * 16, true);
     }
   }
   // The same for a tile of adjacent rows. `from`: the thread's first 16 bytes.
@@ -221,6 +264,7 @@ class Prefill {
   }
   LSSAR_DEVICE void CopyScales(float* to, int tile, bool values) const {
     if constexpr (E::kHasScales) {
+      if (values && !E::Value::kHasScales) return;
       const int at = ThreadIdx() * 4, key = tile * kTileKeys + at;
       if (at >= kTileKeys) return;
       const bool valid = key < end_;  // 4 scales of a page; the last ones may be unused slots
@@ -228,6 +272,15 @@ class Prefill {
       if (valid) from = values ? pages_.ValueScale(key) : pages_.KeyScale(key);
       CopyAsync16(to + at, from, valid);
     }
+  }
+  // fx16. `from`: the low plane of the tile's first key, in the pool of V.
+  LSSAR_DEVICE void CopyPageOfV(const unsigned char* from, int buffer, bool values) const {
+    using Pages = PagedHead<E, kDim>;
+    CopyRowsOfPage<Memory::kRowBytes, Pages::kSlotBytes, Memory::kKeyStride>(
+        Memory::LowKeys(buffer), from);
+    if (!values) return;
+    CopyRowsOfPage<Memory::kValueRowBytes, Pages::kSlotBytes, Memory::kValueStride>(
+        Memory::Values(buffer), from + Pages::kValueOffset);
   }
   LSSAR_DEVICE void StartTile(int tile, int buffer, bool values) const {
     if (tile < num_tiles_) {
@@ -237,10 +290,22 @@ class Prefill {
         const size_t at =
             pages_.BlockAt(first) + size_t(unsigned(pages_.Slot(first))) * Memory::kRowBytes;
         CopyAdjacentRows<Memory::kKeyStride>(Memory::Keys(buffer), own_k_ + at);
-        if (values) CopyAdjacentRows<Memory::kValueStride>(Memory::Values(buffer), own_v_ + at);
+        if constexpr (E::kTwoPlanes) {
+          CopyPageOfV(pages_.LowPlane(first), buffer, values);
+        } else {
+          if (values) CopyAdjacentRows<Memory::kValueStride>(Memory::Values(buffer), own_v_ + at);
+        }
       } else {
-        CopyRows(Memory::Keys(buffer), Memory::kKeyStride, tile, false);
-        if (values) CopyRows(Memory::Values(buffer), Memory::kValueStride, tile, true);
+        CopyRows<Memory::kRowBytes>(Memory::Keys(buffer), Memory::kKeyStride, tile,
+                                    [&](int key) { return pages_.Key(key); });
+        if constexpr (E::kTwoPlanes) {
+          CopyRows<Memory::kRowBytes>(Memory::LowKeys(buffer), Memory::kKeyStride, tile,
+                                      [&](int key) { return pages_.LowPlane(key); });
+        }
+        if (values) {
+          CopyRows<Memory::kValueRowBytes>(Memory::Values(buffer), Memory::kValueStride, tile,
+                                           [&](int key) { return pages_.Value(key); });
+        }
       }
       CopyScales(Memory::KeyScales(buffer), tile, false);
       if (values) CopyScales(Memory::ValueScales(buffer), tile, true);
@@ -248,7 +313,9 @@ class Prefill {
     CpAsyncCommitGroup();
   }
 
-  LSSAR_DEVICE bool IsMasked(int tile) const { return (tile + 1) * kTileKeys > keys_of_all_; }
+  LSSAR_DEVICE bool IsMasked(int tile) const {
+    return (tile + 1) * kTileKeys > keys_of_all_ || (E::kTwoPlanes && has_short_rows_);
+  }
 
   // The factor of dot products with key `at` of a tile.
   LSSAR_DEVICE float FactorOf(int buffer, int at, int row) const {
@@ -283,6 +350,56 @@ class Prefill {
     }
   }
 
+  // Tiles of blocks with short rows count as masked.
+  template <bool kMasked>
+  LSSAR_DEVICE bool IsShort(int row) const {
+    return kMasked && has_short_rows_ && IsShortRow(num_keys_[row]);
+  }
+
+  // fx16. Dot products of 16 rows and the high plane of 8 keys, of q's high bytes and of its rests,
+  // to scores; -infinity for keys that a row does not attend to.
+  template <bool kMasked>
+  LSSAR_DEVICE void ToHighScores(int tile, int buffer, int at, const int (&high)[4],
+                                 const int (&rest)[4], float (&c)[4]) const {
+    LSSAR_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int of_thread = at + LaneIdx() % 4 * 2 + i % 2;
+      c[i] = q_[0].of_row[i / 2].HighScore(high[i], rest[i], Memory::KeyScales(buffer)[of_thread]);
+      if (kMasked && !Attends(i / 2, tile, of_thread)) c[i] = FloatOfBits(kMinusInfinity);
+    }
+  }
+  // The same with the low plane: adds its part to the scores of two sets of 8 keys, from `at` and
+  // `next` on.
+  template <bool kMasked>
+  LSSAR_DEVICE void AddLowPlanes(int tile, int buffer, int at, int next, float (*c)[4]) const {
+    unsigned b[2][kSteps][2];
+    LoadLowKeys(buffer, at, b[0]);
+    LoadLowKeys(buffer, next, b[1]);
+    int high[2][4], rest[2][4] = {};
+    DotPlane(q_[0].parts[0], b, high);
+    if (kMasked && has_short_rows_) DotPlane(q_[0].parts[1], b, rest);
+    LSSAR_UNROLL
+    for (int set = 0; set < 2; ++set) {
+      LSSAR_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int of_thread = (set == 0 ? at : next) + LaneIdx() % 4 * 2 + i % 2;
+        if (kMasked && !Attends(i / 2, tile, of_thread)) continue;
+        const FixedRow<kDim>& row = q_[0].of_row[i / 2];
+        const float key_scale = Memory::KeyScales(buffer)[of_thread];
+        float& score = c[set][i];
+        score = IsShort<kMasked>(i / 2)
+                    ? row.WithAllOfLow(score, high[set][i], rest[set][i], key_scale)
+                    : row.WithLow(score, high[set][i], key_scale);
+      }
+    }
+  }
+  // How far a key's score may lie from that of its high plane. All keys of short rows need both.
+  template <bool kMasked>
+  LSSAR_DEVICE float BoundOf(int buffer, int at, int row) const {
+    const float bound = IsShort<kMasked>(row) ? kAnyBound : q_[0].of_row[row].bound;
+    return Memory::KeyScales(buffer)[at] * bound;
+  }
+
   using RowSums = SplitParts[kThreadRows];
 
   LSSAR_DEVICE void FirstSweep() {
@@ -290,6 +407,7 @@ class Prefill {
     for (int i = 0; i < kThreadRows; ++i) {
       sums_[i] = 0;
       maxima_[i] = kLowestScore;
+      lower_bounds_[i] = kLowestScore;
     }
     RowSums parts;
     StartTile(0, 0, false);
@@ -309,16 +427,21 @@ class Prefill {
       }
     }
     LSSAR_UNROLL
-    for (int i = 0; i < kThreadRows; ++i) {
-      maxima_[i] = fmaxf(maxima_[i], ShuffleXor(maxima_[i], 1));
-      maxima_[i] = fmaxf(maxima_[i], ShuffleXor(maxima_[i], 2));
-    }
+    for (int i = 0; i < kThreadRows; ++i) maxima_[i] = LargestOfRow(maxima_[i]);
     WaitForCopyGroups<0>();
     SyncBlock();
   }
 
   template <bool kMasked>
   LSSAR_DEVICE void ScoreTile(int tile, RowSums& parts) {
+    if constexpr (E::kTwoPlanes) {
+      ScoreFixedTile<kMasked>(tile, parts);
+    } else {
+      ScoreStoredTile<kMasked>(tile, parts);
+    }
+  }
+  template <bool kMasked>
+  LSSAR_DEVICE void ScoreStoredTile(int tile, RowSums& parts) {
     const int buffer = tile % 2;
     float largest[kThreadRows];
     LSSAR_UNROLL
@@ -362,9 +485,76 @@ class Prefill {
       StoreMaxima(tile, row, largest[row], largest[row + 1]);
     }
   }
+  // The same over fx16. Stores the maxima of the scores' upper bounds.
+  template <bool kMasked>
+  LSSAR_DEVICE void ScoreFixedTile(int tile, RowSums& parts) {
+    const int buffer = tile % 2;
+    float largest[2] = {kLowestScore, kLowestScore};
+    LSSAR_UNROLL
+    for (int first = 0; first < 32; first += 4 * kScoreSets) {
+      unsigned b[kScoreSets][kSteps][2];
+      LSSAR_UNROLL
+      for (int set = 0; set < kScoreSets; ++set) LoadKeys(buffer, first + KeyOfSet(set), b[set]);
+      int high[kScoreSets][4], rest[kScoreSets][4];
+      DotPlane(q_[0].parts[0], b, high);
+      DotPlane(q_[0].parts[1], b, rest);
+      LSSAR_UNROLL
+      for (int pair = 0; pair < kScoreSets; pair += 2) {
+        float c[2][4];
+        bool contends = false;  // for the row's largest score
+        LSSAR_UNROLL
+        for (int set = 0; set < 2; ++set) {
+          const int at = first + KeyOfSet(pair + set);
+          ToHighScores<kMasked>(tile, buffer, at, high[pair + set], rest[pair + set], c[set]);
+          LSSAR_UNROLL
+          for (int i = 0; i < 4; ++i) {
+            const int row = i / 2, of_thread = at + LaneIdx() % 4 * 2 + i % 2;
+            if (kMasked && !Attends(row, tile, of_thread)) continue;
+            const float bound = BoundOf<kMasked>(buffer, of_thread, row);
+            lower_bounds_[row] = fmaxf(lower_bounds_[row], c[set][i] - bound);
+            largest[row] = fmaxf(largest[row], c[set][i] + bound);
+            contends |= !(c[set][i] + bound < lower_bounds_[row]);
+          }
+        }
+        float whole[2][4];
+        for (int i = 0; i < 8; ++i) whole[i / 4][i % 4] = c[i / 4][i % 4];
+        if (Ballot(contends) != 0) {
+          AddLowPlanes<kMasked>(tile, buffer, first + KeyOfSet(pair), first + KeyOfSet(pair + 1),
+                                whole);
+          LSSAR_UNROLL
+          for (int i = 0; i < 8; ++i) {
+            maxima_[i / 2 % 2] = fmaxf(maxima_[i / 2 % 2], whole[i / 4][i % 4]);
+          }
+        }
+        LSSAR_UNROLL
+        for (int i = 0; i < 8; ++i) {
+          const int row = i / 2 % 2;
+          parts[row].sums[(first + KeyOfSet(pair + i / 4)) / 8 % 4 * 2 + i % 2].Add(
+              IsShort<kMasked>(row) ? whole[i / 4][i % 4] : c[i / 4][i % 4]);
+        }
+      }
+    }
+    LSSAR_UNROLL
+    for (int row = 0; row < 2; ++row) lower_bounds_[row] = LargestOfRow(lower_bounds_[row]);
+    StoreMaxima(tile, 0, largest[0], largest[1]);
+  }
+  LSSAR_DEVICE static float LargestOfRow(float x) {
+    x = fmaxf(x, ShuffleXor(x, 1));
+    return fmaxf(x, ShuffleXor(x, 2));
+  }
+
   static constexpr int KeyOfSet(int set) { return set % 2 * 32 + set / 2 * 8; }
   LSSAR_DEVICE void LoadKeys(int buffer, int at, unsigned (&b)[kSteps][2]) const {
-    LoadStored<E, kDim>(Memory::Keys(buffer) + (at + LaneIdx() / 4) * Memory::kKeyStride, b);
+    const unsigned char* const key =
+        Memory::Keys(buffer) + (at + LaneIdx() / 4) * Memory::kKeyStride;
+    if constexpr (E::kTwoPlanes) {
+      LoadPlane<kDim>(key, b);
+    } else {
+      LoadStored<E, kDim>(key, b);
+    }
+  }
+  LSSAR_DEVICE void LoadLowKeys(int buffer, int at, unsigned (&b)[kSteps][2]) const {
+    LoadPlane<kDim>(Memory::LowKeys(buffer) + (at + LaneIdx() / 4) * Memory::kKeyStride, b);
   }
 
   // Adjacent lanes take one of two rows each, then add what the other two lanes of the row have.
@@ -384,8 +574,12 @@ class Prefill {
     LSSAR_UNROLL
     for (int i = 0; i < kThreadRows; ++i) {
       if (num_keys_[i] > 0) rules_[i] = ReduceRow(args_, num_keys_[i], maxima_[i], sums_[i]);
+      if (E::kTwoPlanes && num_keys_[i] > 0) {
+        const WeightRule low = ReduceRow(args_, num_keys_[i], lower_bounds_[i], sums_[i]);
+        rules_[i] = RefinedRule(num_keys_[i], low, rules_[i]);
+      }
       least_first_[i] = rules_[i].least;
-      if (num_keys_[i] > 0) {
+      if (!E::kTwoPlanes && num_keys_[i] > 0) {
         least_first_[i] -= SecondPartBound(RowScale(args_, log(double(num_keys_[i]))));
       }
       if (kPower == 0) continue;
@@ -438,7 +632,7 @@ class Prefill {
       WaitForCopyGroups<0>();
       SyncBlock();  // the tile is there, and all warps are done with the one before
       StartTile(next, 1 - buffer, true);
-      if constexpr (E::kHasScales) {
+      if constexpr (E::Value::kHasScales) {
         WidenTile(buffer);
         SyncBlock();
       }
@@ -484,6 +678,28 @@ class Prefill {
     }
   }
 
+  // Scores of 16 rows from q's first part, or from the high plane, of sets of 8 keys.
+  template <bool kMasked>
+  LSSAR_DEVICE void FirstScores(int tile, int buffer, int first, int rows,
+                                const unsigned (&b)[kWeighSets][kSteps][2],
+                                float (&c)[kWeighSets][4]) const {
+    if constexpr (E::kTwoPlanes) {
+      int high[kWeighSets][4], rest[kWeighSets][4];
+      DotPlane(q_[0].parts[0], b, high);
+      DotPlane(q_[0].parts[1], b, rest);
+      LSSAR_UNROLL
+      for (int set = 0; set < kWeighSets; ++set) {
+        ToHighScores<kMasked>(tile, buffer, first + set * 8, high[set], rest[set], c[set]);
+      }
+    } else {
+      Dot<E>(q_[rows].parts[0], b, c);
+      LSSAR_UNROLL
+      for (int set = 0; set < kWeighSets; ++set) {
+        ToFirstScores<kMasked>(tile, buffer, first + set * 8, 2 * rows, c[set]);
+      }
+    }
+  }
+
   // Times the scale of the row's weights.
   LSSAR_DEVICE float Weight(int row, float score) const {
     if constexpr (kPower != 0) return ScaledWeight<kPower>(rules_[row], score);
@@ -493,8 +709,8 @@ class Prefill {
   // Returns the number of non-zero weights of this thread.
   template <bool kMasked>
   LSSAR_DEVICE int WeighTile(int tile, int buffer) {
-    constexpr int kStride = E::kHasScales ? Memory::kWideStride : Memory::kValueStride;
-    const unsigned char* values = E::kHasScales ? Memory::Wide() : Memory::Values(buffer);
+    constexpr int kStride = E::Value::kHasScales ? Memory::kWideStride : Memory::kValueStride;
+    const unsigned char* values = E::Value::kHasScales ? Memory::Wide() : Memory::Values(buffer);
     int num_computed = 0, num_skipped = 0;
     LSSAR_NO_UNROLL
     for (int first = 0; first < kTileKeys; first += 8 * kWeighSets) {
@@ -504,30 +720,37 @@ class Prefill {
       LSSAR_UNROLL
       for (int rows = 0; rows < kRowSets; ++rows) {
         float c[kWeighSets][4];
-        Dot<E>(q_[rows].parts[0], b, c);
-        LSSAR_UNROLL
-        for (int set = 0; set < kWeighSets; ++set) {
-          ToFirstScores<kMasked>(tile, buffer, first + set * 8, 2 * rows, c[set]);
-        }
+        FirstScores<kMasked>(tile, buffer, first, rows, b, c);
         LSSAR_UNROLL
         for (int set = 0; set < kWeighSets; set += 2) {
           bool any = false;
           LSSAR_UNROLL
           for (int i = 0; i < 8; ++i) {
-            any |= !(c[set + i / 4][i % 4] < least_first_[2 * rows + i / 2 % 2]);
+            float most = c[set + i / 4][i % 4];
+            if constexpr (E::kTwoPlanes) {
+              most += BoundOf<kMasked>(
+                  buffer, first + (set + i / 4) * 8 + LaneIdx() % 4 * 2 + i % 2, i / 2 % 2);
+            }
+            any |= !(most < least_first_[2 * rows + i / 2 % 2]);
           }
           if (Ballot(any) == 0) continue;
           num_computed += 8;
           const int group = first + set * 8;
           float second[2][4];
-          Dot<E>(q_[rows].parts[1], b + set, second);
+          if constexpr (E::kTwoPlanes) {
+            AddLowPlanes<kMasked>(tile, buffer, group, group + 8, c + set);
+          } else {
+            Dot<E>(q_[rows].parts[1], b + set, second);
+          }
           unsigned a[4];
           LSSAR_UNROLL
           for (int i = 0; i < 4; ++i) {
             float(&scores)[4] = c[set + i / 2];
-            if (i % 2 == 0) {
-              AddSecondScores<kMasked>(tile, buffer, group + i / 2 * 8, 2 * rows, second[i / 2],
-                                       scores);
+            if constexpr (!E::kTwoPlanes) {
+              if (i % 2 == 0) {
+                AddSecondScores<kMasked>(tile, buffer, group + i / 2 * 8, 2 * rows, second[i / 2],
+                                         scores);
+              }
             }
             const int row = 2 * rows + i % 2;
             float weights[2];
@@ -614,6 +837,7 @@ class Prefill {
   const int end_;  // number of keys of the block's last row
   const int num_tiles_;
   const bool sums_first_part_;
+  const bool has_short_rows_;            // fx16
   const unsigned char *own_k_, *own_v_;  // of the head, plus the thread's 16 bytes of a tile
   // The warp's last row attends to keys before warp_end_; all of its rows attend to keys before
   // keys_of_all_.
@@ -625,8 +849,9 @@ class Prefill {
   int num_keys_[kThreadRows];
   double sums_[kThreadRows];
   float maxima_[kThreadRows];
-  WeightRule rules_[kThreadRows];   // kPower: gain and offset are times ScaledGain
-  float least_first_[kThreadRows];  // the same for the score of q's first part
+  float lower_bounds_[kThreadRows];  // fx16: the largest lower bound of a score
+  WeightRule rules_[kThreadRows];    // kPower: gain and offset are times ScaledGain
+  float least_first_[kThreadRows];   // the same for the score of q's first part
   double weight_sums_[kThreadRows];
   ValueSums<E, kDim> split_[kRowSets];
 };
@@ -663,10 +888,10 @@ int StartTiles(const CudaAttentionArgs& args, void* stream) {
                 stream, &PrefillTiles<E, kDim, kPower, kRowSets>, args);
 }
 
-// Registers of a thread hold two sets of rows at head_dim 64.
+// Registers of a thread hold two sets of rows at head_dim 64, of one plane.
 template <typename E, int kDim, int kPower>
 int StartPower(const CudaAttentionArgs& args, void* stream) {
-  if constexpr (kDim == 64) {
+  if constexpr (kDim == 64 && !E::kTwoPlanes) {
     if (args.has_wide_blocks && args.tile_rows == TileMemory<E, kDim, 2>::kRows) {
       return StartTiles<E, kDim, kPower, 2>(args, stream);
     }

@@ -65,7 +65,7 @@ bool CudaAttention::ReserveScratch(int num_heads, int head_dim) {
   if (plan.num_splits == 0) return true;
   const size_t num_splits = plan.num_splits * size_t(num_heads);
   const size_t num_scores = num_splits * kCudaSplitKeys;
-  const size_t floats = num_scores + num_splits * size_t(head_dim + 2);
+  const size_t floats = num_scores + num_splits * size_t(head_dim + 3);
   unsigned char* const memory = context_.Reserve<unsigned char>(
       scratch_memory_, num_splits * sizeof(double) + floats * sizeof(float));
   // Arrival counters have their own memory, because they must be zero before each launch.
@@ -75,7 +75,8 @@ bool CudaAttention::ReserveScratch(int num_heads, int head_dim) {
   scratch_.sums = reinterpret_cast<double*>(memory);
   scratch_.scores = reinterpret_cast<float*>(scratch_.sums + num_splits);
   scratch_.maxima = scratch_.scores + num_scores;
-  scratch_.partials = scratch_.maxima + num_splits;
+  scratch_.refined = scratch_.maxima + num_splits;
+  scratch_.partials = scratch_.refined + num_splits;
   scratch_.arrivals = arrivals;
   return true;
 }

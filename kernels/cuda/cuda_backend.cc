@@ -131,10 +131,10 @@ absl::Status CudaBackend::CheckAttention(const AttentionSpec& spec) const {
 }
 
 absl::Status CudaBackend::FitLayout(KvLayout& layout) const {
-  if (layout.dtype != DType::kF16 && layout.dtype != DType::kI8) {
+  if (layout.dtype != DType::kF16 && layout.dtype != DType::kI8 && layout.dtype != DType::kFx16) {
     return absl::UnimplementedError(StrCat("the cuda backend does not support ",
                                            NameOf(layout.dtype),
-                                           " K/V pages; it supports fp16 and int8"));
+                                           " K/V pages; it supports fp16, int8 and fx16"));
   }
   if (!IsCudaHeadDim(layout.head_dim)) {
     return absl::UnimplementedError(StrCat("the cuda backend does not support head_dim ",

@@ -27,19 +27,26 @@ struct WarpMemory {
   static constexpr int kStageKeys = kRowBytes <= 128 ? 32 : 16;
   static constexpr int kScaleBytes = E::kHasScales ? int(sizeof(float)) : 0;
   static constexpr int kKeyStageBytes = kStageKeys * (kRowBytes + kScaleBytes);
+  static constexpr int kValueRowBytes = kDim * E::Value::kBytes;
   // 16 bytes more than a row, so that 8 adjacent rows start in different banks.
-  static constexpr int kValueStride = kRowBytes + 16;
-  static constexpr int kValueStageBytes = kGroupKeys * (kValueStride + kScaleBytes);
+  static constexpr int kValueStride = kValueRowBytes + 16;
+  static constexpr int kValueScaleBytes = E::Value::kHasScales ? int(sizeof(float)) : 0;
+  static constexpr int kValueStageBytes = kGroupKeys * (kValueStride + kValueScaleBytes);
   static constexpr int kWideStride = kDim * 2 + 16;
-  static constexpr int kWideBytes = E::kHasScales ? kGroupKeys * kWideStride : 0;
+  static constexpr int kWideBytes = E::Value::kHasScales ? kGroupKeys * kWideStride : 0;
+  // Low planes of a group of keys and the keys' scales.
+  static constexpr int kLowStride = KeyStride(kDim);
+  static constexpr int kLowStageBytes =
+      E::kTwoPlanes ? kGroupKeys * (kLowStride + int(sizeof(float))) : 0;
+  static constexpr int kStageBytes =
+      LargerOf(LargerOf(kKeyStageBytes, kValueStageBytes), kLowStageBytes);
 
   static constexpr int kBarriers = 0;  // [kStages], 8 bytes each
   static constexpr int kSurvivors = kBarriers + kStages * 8;
   static constexpr int kGathered = kSurvivors + kCudaSplitKeys / 8;
   static constexpr int kWide = kGathered + kCudaSplitKeys;
   static constexpr int kStage = kWide + kWideBytes;
-  static constexpr int kWeights =
-      (kStage + kStages * LargerOf(kKeyStageBytes, kValueStageBytes) + 127) / 128 * 128;
+  static constexpr int kWeights = (kStage + kStages * kStageBytes + 127) / 128 * 128;
   static_assert(kCudaSplitKeys <= 256 && kWide % 16 == 0 && kHeadWeightBytes % 128 == 0);
   static constexpr int NumBytes(int num_heads) {
     return kWeights + num_heads * int(kHeadWeightBytes);
@@ -50,7 +57,7 @@ struct WarpMemory {
   LSSAR_DEVICE uint64_t* Barrier(int i) const {
     return reinterpret_cast<uint64_t*>(base + kBarriers) + i;
   }
-  // Bit `key` of the split: its weight in some head is not zero.
+  // Bit `key` of the split: its weight in some head is not zero, or may not be.
   LSSAR_DEVICE unsigned* Survivors() const {
     return reinterpret_cast<unsigned*>(base + kSurvivors);
   }
@@ -73,6 +80,10 @@ struct WarpMemory {
   }
   LSSAR_DEVICE float* ValueScales(int i) const {
     return reinterpret_cast<float*>(ValueStage(i) + kGroupKeys * kValueStride);
+  }
+  LSSAR_DEVICE unsigned char* LowStage(int i) const { return base + kStage + i * kLowStageBytes; }
+  LSSAR_DEVICE float* LowScales(int i) const {
+    return reinterpret_cast<float*>(LowStage(i) + kGroupKeys * kLowStride);
   }
 };
 
@@ -173,6 +184,7 @@ struct SplitStats {
 template <typename E, int kDim>
 struct HeadQueries {
   static constexpr int kSteps = kDim / 16;
+  using Sum = float;
   unsigned a[kSteps][4];
   float inverse;  // of the power of two of head lane / 4
 
@@ -195,6 +207,26 @@ struct HeadQueries {
         a[step][2 * i + 1] = parts[1];
       }
     }
+  }
+};
+
+// The same in 16-bit fixed point: the high bytes of head h are row h, the rests row h + 8.
+template <int kDim>
+struct HeadQueries<Fx16Element, kDim> {
+  static constexpr int kSteps = kByteSteps<kDim>;
+  using Sum = int;
+  unsigned a[kSteps][4];
+  FixedRow<kDim> row;  // of head lane / 4
+
+  LSSAR_DEVICE void Load(const RowWork<Fx16Element, kDim>& work, float scale) {
+    const int head = LaneIdx() / 4;
+    LSSAR_UNROLL
+    for (int i = 0; i < 4 * kSteps; ++i) a[i / 4][i % 4] = 0;
+    row.Load(head < work.num_heads ? work.args.q + work.vector_idx + size_t(head * kDim) : nullptr,
+             scale, [&](int step, int word, const unsigned(&parts)[2]) {
+               a[step][2 * word] = parts[0];
+               a[step][2 * word + 1] = parts[1];
+             });
   }
 };
 
@@ -227,7 +259,159 @@ LSSAR_DEVICE void StartSplit(const RowWork<E, kDim>& work, KeyStream<E, kDim, kB
   for (int i = 0; i < WarpMemory<E, kDim>::kStages - 1; ++i) StartStage(work, stream, split, i);
 }
 
-// Score: reads K of one split once, for all heads of the row.
+// Lists the keys of a split that are marked in Survivors(), in order; unless `compacts`, all keys
+// of groups of 16 that hold one, as prefill adds them. Returns how many there are.
+template <typename E, int kDim>
+LSSAR_DEVICE int ListKeys(const WarpMemory<E, kDim>& memory, bool compacts) {
+  const int lane = LaneIdx();
+  int count = 0;
+  LSSAR_UNROLL
+  for (int i = 0; i < kKeysOfLane; ++i) {
+    unsigned listed = memory.Survivors()[i];
+    if (!compacts) {
+      listed = ((listed & 0xFFFF) != 0 ? 0xFFFFu : 0) | ((listed >> 16) != 0 ? 0xFFFF0000u : 0);
+    }
+    if ((listed >> lane & 1) != 0) {
+      memory.Gathered()[count + CountBits(listed & ((1u << lane) - 1))] =
+          static_cast<unsigned char>(i * kWarpThreads + lane);
+    }
+    count += CountBits(listed);
+  }
+  SyncWarp();
+  return count;
+}
+
+// Starts copies of the low planes of 16 listed keys, and of the keys' scales.
+template <typename E, int kDim>
+LSSAR_DEVICE void GatherLow(const RowWork<E, kDim>& work, const WarpMemory<E, kDim>& memory,
+                            int first_key, int group, int count, int stage) {
+  using Memory = WarpMemory<E, kDim>;
+  constexpr int kPieces = kDim / 16;
+  const auto key_at = [&](int at) { return first_key + memory.Gathered()[at < count ? at : 0]; };
+  LSSAR_UNROLL
+  for (int i = LaneIdx(); i < kGroupKeys * kPieces; i += kWarpThreads) {
+    const int at = group * kGroupKeys + i / kPieces, piece = i % kPieces;
+    CopyAsync16(memory.LowStage(stage) + i / kPieces * Memory::kLowStride + piece * 16,
+                work.pages.LowPlane(key_at(at)) + piece * 16, at < count);
+  }
+  if (LaneIdx() >= kGroupKeys) return;
+  const int at = group * kGroupKeys + LaneIdx();
+  CopyAsync4(memory.LowScales(stage) + LaneIdx(), work.pages.KeyScale(key_at(at)), at < count);
+}
+
+// Adds the low plane's part to the scores of the listed keys, in all heads. Returns the largest of
+// them in head lane / 4.
+template <bool kGrouped, typename E, int kDim>
+LSSAR_DEVICE float AddLowPlanes(const RowWork<E, kDim>& work, const HeadQueries<E, kDim>& q,
+                                const WarpMemory<E, kDim>& memory, int first_key, int count,
+                                float* scores, int head_stride) {
+  using Memory = WarpMemory<E, kDim>;
+  const int lane = LaneIdx(), head = lane / 4;
+  const bool has_head = head < (kGrouped ? work.num_heads : 1);
+  const bool is_short = IsShortRow(work.num_keys);
+  float* const of_head = scores + (kGrouped && has_head ? head * head_stride : 0);
+  const int num_groups = (count + kGroupKeys - 1) / kGroupKeys;
+  float max = kLowestScore;
+  int num_gathered = 0;
+  const auto gather_next = [&] {
+    if (num_gathered < num_groups) {
+      GatherLow(work, memory, first_key, num_gathered, count, num_gathered % Memory::kStages);
+    }
+    ++num_gathered;
+    CpAsyncCommitGroup();
+  };
+  for (int i = 0; i < Memory::kStages - 1; ++i) gather_next();
+  for (int group = 0; group < num_groups; ++group) {
+    gather_next();
+    WaitForCopyGroups<Memory::kStages - 1>();
+    SyncWarp();
+    const int stage = group % Memory::kStages;
+    unsigned b[2][kByteSteps<kDim>][2];
+    LSSAR_UNROLL
+    for (int set = 0; set < 2; ++set) {
+      LoadPlane<kDim>(memory.LowStage(stage) + (set * 8 + lane / 4) * Memory::kLowStride, b[set]);
+    }
+    int c[2][4];
+    DotPlane(q.a, b, c);
+    LSSAR_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int at = i / 2 * 8 + lane % 4 * 2 + i % 2, place = group * kGroupKeys + at;
+      if (!has_head || place >= count) continue;
+      float& score = of_head[memory.Gathered()[place]];
+      const int high = c[i / 2][i % 2], rest = c[i / 2][2 + i % 2];
+      const float key_scale = memory.LowScales(stage)[at];
+      score = is_short ? q.row.WithAllOfLow(score, high, rest, key_scale)
+                       : q.row.WithLow(score, high, key_scale);
+      max = fmaxf(max, score);
+    }
+    SyncWarp();
+  }
+  WaitForCopyGroups<0>();
+  max = fmaxf(max, ShuffleXor(max, 1));
+  return fmaxf(max, ShuffleXor(max, 2));
+}
+
+// The sum of a short row's softplus scores in head lane / 4, as ScoreSplit adds them up.
+template <bool kGrouped, typename E, int kDim>
+LSSAR_DEVICE double SumOfShortRow(const RowWork<E, kDim>& work, const float* scores,
+                                  int head_stride) {
+  const int lane = LaneIdx(), head = lane / 4;
+  const bool has_head = head < (kGrouped ? work.num_heads : 1);
+  const float* const of_head = scores + (kGrouped && has_head ? head * head_stride : 0);
+  SplitParts parts;
+  for (int first = 0; first < work.num_keys; first += 32) {
+    LSSAR_UNROLL
+    for (int i = 0; i < 8; ++i) {  // of 4 sets of 8 keys
+      const int key = first + i / 2 * 8 + lane % 4 * 2 + i % 2;
+      parts.sums[i].Add(key < work.num_keys ? of_head[key] : FloatOfBits(kMinusInfinity));
+    }
+  }
+  return double(TakeTotal(parts));
+}
+
+// Refine (fx16): replaces the scores of a split's candidates, which are those of the high plane, by
+// those of both planes. Candidates are the keys whose score may be at least `least`, which is of
+// head LaneIdx(), or of the only head; of short rows, all keys. For head lane / 4: the largest of
+// these scores, and the sum of a short row.
+template <bool kGrouped, typename E, int kDim>
+LSSAR_DEVICE SplitStats RefineSplit(const RowWork<E, kDim>& work, const HeadQueries<E, kDim>& q,
+                                    float least, const WarpMemory<E, kDim>& memory, int split,
+                                    float* scores, int head_stride) {
+  const int lane = LaneIdx(), first = split * kCudaSplitKeys;
+  const int num_heads = kGrouped ? work.num_heads : 1;
+  const bool is_short = IsShortRow(work.num_keys);
+  float scales[kKeysOfLane];
+  LSSAR_UNROLL
+  for (int i = 0; i < kKeysOfLane; ++i) {
+    const int key = first + lane + i * kWarpThreads;
+    scales[i] = key < work.num_keys ? *work.pages.KeyScale(key) : 0.0f;
+  }
+  for (int head = 0; head < num_heads; ++head) {
+    const float bound = Shuffle(q.row.bound, 4 * head);
+    const float least_of_head = kGrouped ? Shuffle(least, head) : least;
+    LSSAR_UNROLL
+    for (int i = 0; i < kKeysOfLane; ++i) {
+      const int at = lane + i * kWarpThreads;
+      const bool is_candidate =
+          first + at < work.num_keys &&
+          (is_short || !(scores[head * head_stride + at] + scales[i] * bound < least_of_head));
+      const unsigned candidates = Ballot(is_candidate);
+      if (lane == 0) {
+        memory.Survivors()[i] = head == 0 ? candidates : memory.Survivors()[i] | candidates;
+      }
+    }
+  }
+  SyncWarp();
+  const int count = ListKeys(memory, /*compacts=*/true);
+  SplitStats stats;
+  stats.max = AddLowPlanes<kGrouped>(work, q, memory, first, count, scores, head_stride);
+  SyncWarp();
+  if (is_short) stats.sum = SumOfShortRow<kGrouped>(work, scores, head_stride);
+  return stats;
+}
+
+// Score: reads K of one split once, for all heads of the row. Over fx16: the high plane, and the
+// maximum is that of the scores' lower bounds.
 // Requires  StartSplit was called for the split, and for no other since the last ScoreSplit
 // scores[h * head_stride + i]: the score of key split * kCudaSplitKeys + i, in shared or device
 // memory; not written after the row's last key. store(h, stats): called by one lane of each head.
@@ -251,33 +435,49 @@ LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const HeadQueries<E, 
 
   // Scores of 8 keys, `at` of a stage and of the split, from their dot products. `sums`: of their
   // parts.
-  const auto take = [&](int stage, int at, int key, const float(&c)[4], SoftplusSum* sums) {
+  const auto take = [&](int stage, int at, int key, const auto& c, SoftplusSum* sums) {
     LSSAR_UNROLL
     for (int i = 0; i < 2; ++i) {
-      float factor = q.inverse;
-      if (E::kHasScales) factor *= memory.KeyScales(stage)[at + i];
-      const float of_first_part = c[i] * factor;
-      const float score = MulAdd(c[2 + i], factor, of_first_part);
+      // `summed`: in the row's sum. `least`: in its maximum.
+      float score, summed, least;
+      if constexpr (E::kTwoPlanes) {
+        const float key_scale = memory.KeyScales(stage)[at + i];
+        score = summed = q.row.HighScore(c[i], c[2 + i], key_scale);
+        least = score - key_scale * q.row.bound;
+      } else {
+        float factor = q.inverse;
+        if (E::kHasScales) factor *= memory.KeyScales(stage)[at + i];
+        const float of_first_part = c[i] * factor;
+        score = MulAdd(c[2 + i], factor, of_first_part);
+        summed = least = sums_first_part ? of_first_part : score;
+      }
       // The dot products of keys after the last one are computed, but not used.
       const bool is_key = first + key + i < end;
       if (has_head && is_key) of_head[key + i] = score;
-      const float summed = sums_first_part ? of_first_part : score;
-      const float entered = is_key ? summed : FloatOfBits(kMinusInfinity);
-      sums[i].Add(entered);
-      max = fmaxf(max, entered);
+      sums[i].Add(is_key ? summed : FloatOfBits(kMinusInfinity));
+      max = fmaxf(max, is_key ? least : FloatOfBits(kMinusInfinity));
     }
   };
   for (int i = 0; i < num_stages; ++i) {
     StartStage(work, stream, split, i + Memory::kStages - 1);
     const int stage = stream.Wait();
-    unsigned b[kSets][kDim / 16][2];
+    unsigned b[kSets][HeadQueries<E, kDim>::kSteps][2];
     LSSAR_UNROLL
     for (int set = 0; set < kSets; ++set) {
-      LoadStored<E, kDim>(memory.KeyStage(stage) + (set * 8 + lane / 4) * Memory::kRowBytes,
-                          b[set]);
+      const unsigned char* const key =
+          memory.KeyStage(stage) + (set * 8 + lane / 4) * Memory::kRowBytes;
+      if constexpr (E::kTwoPlanes) {
+        LoadPlane<kDim>(key, b[set]);
+      } else {
+        LoadStored<E, kDim>(key, b[set]);
+      }
     }
-    float c[kSets][4];
-    Dot<E>(q.a, b, c);
+    typename HeadQueries<E, kDim>::Sum c[kSets][4];
+    if constexpr (E::kTwoPlanes) {
+      DotPlane(q.a, b, c);
+    } else {
+      Dot<E>(q.a, b, c);
+    }
     LSSAR_UNROLL
     for (int set = 0; set < kSets; ++set) {
       const int at = set * 8 + lane % 4 * 2;
@@ -301,26 +501,12 @@ LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const HeadQueries<E, 
   SyncWarp();
 }
 
-// Lists the keys of a split whose values are gathered, and moves their weights to the places of the
-// list. Survivors alone if `compacts`; otherwise all keys of groups of 16 that hold one, as prefill
-// adds them. Returns how many there are.
+// Lists the keys of a split whose values are gathered (ListKeys), and moves their weights to the
+// places of the list. Returns how many there are.
 template <typename E, int kDim>
 LSSAR_DEVICE int ListGathered(const WarpMemory<E, kDim>& memory, int num_heads, bool compacts) {
   const int lane = LaneIdx();
-  int count = 0;
-  LSSAR_UNROLL
-  for (int i = 0; i < kKeysOfLane; ++i) {
-    unsigned listed = memory.Survivors()[i];
-    if (!compacts) {
-      listed = ((listed & 0xFFFF) != 0 ? 0xFFFFu : 0) | ((listed >> 16) != 0 ? 0xFFFF0000u : 0);
-    }
-    if ((listed >> lane & 1) != 0) {
-      memory.Gathered()[count + CountBits(listed & ((1u << lane) - 1))] =
-          static_cast<unsigned char>(i * kWarpThreads + lane);
-    }
-    count += CountBits(listed);
-  }
-  SyncWarp();
+  const int count = ListKeys(memory, compacts);
   for (int head = 0; head < num_heads; ++head) {
     uint16_t* const weights = memory.Weights(head);
     // A weight moves down or stays, so those of later rounds are still in their places.
@@ -341,7 +527,7 @@ template <typename E, int kDim>
 LSSAR_DEVICE void GatherGroup(const RowWork<E, kDim>& work, const WarpMemory<E, kDim>& memory,
                               int first_key, int group, int count, int stage) {
   using Memory = WarpMemory<E, kDim>;
-  constexpr int kPieces = Memory::kRowBytes / 16;
+  constexpr int kPieces = Memory::kValueRowBytes / 16;
   const auto key_at = [&](int at) { return int(memory.Gathered()[at < count ? at : 0]); };
   const auto survives = [&](int at, int key) { return at < count && memory.Survives(key); };
   LSSAR_UNROLL
@@ -351,7 +537,7 @@ LSSAR_DEVICE void GatherGroup(const RowWork<E, kDim>& work, const WarpMemory<E, 
     CopyAsync16(memory.ValueStage(stage) + i / kPieces * Memory::kValueStride + piece * 16,
                 work.pages.Value(first_key + key) + piece * 16, survives(at, key));
   }
-  if constexpr (E::kHasScales) {
+  if constexpr (E::Value::kHasScales) {
     if (LaneIdx() >= kGroupKeys) return;
     const int at = group * kGroupKeys + LaneIdx(), key = key_at(at);
     CopyAsync4(memory.ValueScales(stage) + LaneIdx(), work.pages.ValueScale(first_key + key),
@@ -438,7 +624,7 @@ LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const WeightRule& rule
     unsigned a[4];
     LoadWeights(memory, num_heads, group, a);
     // Every value of a single head is one that it attends to.
-    if constexpr (E::kHasScales) {
+    if constexpr (E::Value::kHasScales) {
       WidenGroup(memory, stage);
       sums.template Add<kGrouped>(a, memory.Wide(), Memory::kWideStride);
     } else {

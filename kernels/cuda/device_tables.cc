@@ -98,12 +98,15 @@ void DeviceTables::LeaveBucket() { is_in_bucket_ = false; }
 CudaPages DeviceTables::PagesOf(const KvView& kv, int layer) const {
   const KvLayout& layout = kv.layout;
   LSSAR_CHECK(layout.key_order == KeyOrder::kSlotMajor && layer >= 0 && layer < layout.num_layers);
-  const size_t first = layout.BlockIndex(layer, 0, 0) * BytesOf(layout.dtype);
-  return {.k = static_cast<unsigned char*>(kv.k) + first,
-          .v = static_cast<unsigned char*>(kv.v) + first,
+  const size_t bytes = BytesOf(layout.dtype);
+  const KvBlock first = layout.Block(layer, 0, 0);
+  return {.k = static_cast<unsigned char*>(kv.k) + first.k * bytes,
+          .v = static_cast<unsigned char*>(kv.v) + first.v * bytes,
           .pages = At<int32_t>(at_.pages),
-          .head_bytes = layout.HeadStride() * BytesOf(layout.dtype),
-          .page_bytes = layout.BlockStride() * BytesOf(layout.dtype),
+          .head_bytes = layout.HeadStride() * bytes,
+          .page_bytes = layout.BlockStride() * bytes,
+          .value_head_bytes = layout.ValueHeadStride() * bytes,
+          .value_page_bytes = layout.ValueBlockStride() * bytes,
           .num_heads = layout.num_kv_heads,
           .head_dim = layout.head_dim,
           .page_size = layout.page_size};

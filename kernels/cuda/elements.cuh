@@ -29,6 +29,8 @@ LSSAR_DEVICE unsigned Pair(uint16_t low, uint16_t high) {
 }
 
 struct F16Element {
+  using Value = F16Element;  // of the values beside keys of this type
+  static constexpr bool kTwoPlanes = false;
   static constexpr int kBytes = 2;
   static constexpr bool kHasScales = false;
   static constexpr int kRowParts = 2;
@@ -74,6 +76,7 @@ struct Bf16Element : F16Element {
 
 // int8 with scales beside it. Multiplied as fp16, which represents every int8 exactly.
 struct I8Element : F16Element {
+  using Value = I8Element;
   static constexpr int kBytes = 1;
   static constexpr bool kHasScales = true;
 
@@ -100,6 +103,14 @@ struct I8Element : F16Element {
     }
     return {{Pair(scaled[0], scaled[1]), Pair(scaled[2], scaled[3])}};
   }
+};
+
+// Keys in 16-bit fixed point (kernels/DESIGN.md, "K in two planes"): a plane's elements are
+// unsigned bytes, 128 larger than its integers. Scales beside them. Values are fp16.
+struct Fx16Element : F16Element {
+  static constexpr bool kTwoPlanes = true;
+  static constexpr int kBytes = 1;  // of a plane
+  static constexpr bool kHasScales = true;
 };
 
 // The first of the four dimensions that thread t of a quad takes in step `step` (16 dimensions).
@@ -184,6 +195,155 @@ LSSAR_DEVICE void Dot(const unsigned (&a)[kSteps][4], const unsigned (*b)[kSteps
     for (int set = 0; set < kCount; ++set) E::Mma(c[set], a[step], b[set][step]);
   }
 }
+
+// ---- Bytes: rows in 16-bit fixed point times planes of keys. All integers are exact.
+
+// MMAs of 32 dimensions that a dot product has.
+template <int kDim>
+inline constexpr int kByteSteps = (kDim + 31) / 32;
+
+// The first of the four dimensions that thread t of a quad takes in word `word` of step `step`: 16
+// adjacent dimensions of each 64, 8 of a last 32. Of a last 16, word 0 alone has some (HasWord).
+template <int kDim>
+LSSAR_DEVICE constexpr int DimOfWord(int step, int word, int t) {
+  if (step / 2 * 64 + 64 <= kDim) return step / 2 * 64 + 16 * t + step % 2 * 8 + word * 4;
+  return step * 32 + 32 <= kDim ? step * 32 + 8 * t + word * 4 : step * 32 + 4 * t;
+}
+template <int kDim>
+LSSAR_DEVICE constexpr bool HasWord(int step, int word) {
+  return step * 32 + 32 <= kDim || word == 0;
+}
+
+// The smallest stride of at least num_bytes that is 64 more than a multiple of 128: 16-byte loads
+// of 4 threads from each of 2 rows then touch all banks once.
+constexpr int KeyStride(int num_bytes) { return (num_bytes + 63) / 128 * 128 + 64; }
+
+// Loads a plane of 8 keys as the B operands of a dot product's MMAs. `plane`: of key lane / 4.
+template <int kDim>
+LSSAR_DEVICE void LoadPlane(const unsigned char* plane, unsigned (&b)[kByteSteps<kDim>][2]) {
+  const int t = LaneIdx() % 4;
+  LSSAR_UNROLL
+  for (int dim = 0; dim + 64 <= kDim; dim += 64) {
+    const Bits128 bits = *reinterpret_cast<const Bits128*>(plane + dim + 16 * t);
+    LSSAR_UNROLL
+    for (int i = 0; i < 4; ++i) b[dim / 32 + i / 2][i % 2] = bits.x[i];
+  }
+  if constexpr (kDim % 64 == 32) {
+    const Bits64 bits = *reinterpret_cast<const Bits64*>(plane + kDim / 64 * 64 + 8 * t);
+    for (int i = 0; i < 2; ++i) b[kDim / 32 - 1][i] = bits.x[i];
+  } else if constexpr (kDim % 64 == 16) {
+    b[kDim / 32][0] = *reinterpret_cast<const unsigned*>(plane + kDim / 64 * 64 + 4 * t);
+    b[kDim / 32][1] = 0;
+  }
+}
+
+// c[i] = 16 rows of bytes times a plane of 8 keys, for kCount sets of keys.
+template <int kSteps, int kCount>
+LSSAR_DEVICE void DotPlane(const unsigned (&a)[kSteps][4], const unsigned (*b)[kSteps][2],
+                           int (&c)[kCount][4]) {
+  LSSAR_UNROLL
+  for (int i = 0; i < 4 * kCount; ++i) c[i / 4][i % 4] = 0;
+  LSSAR_UNROLL
+  for (int step = 0; step < kSteps; ++step) {
+    LSSAR_UNROLL
+    for (int set = 0; set < kCount; ++set) MmaBytes(c[set], a[step], b[set][step]);
+  }
+}
+
+LSSAR_DEVICE unsigned LargerBits(unsigned largest_bits, float x) {
+  const unsigned bits = BitsOfFloat(x) & 0x7FFFFFFF;
+  return bits > largest_bits ? bits : largest_bits;
+}
+
+// The scale of a vector in 16-bit fixed point, from the bits of its largest magnitude; NaN if that
+// is not finite. quantize.h: QuantizeFixed
+LSSAR_DEVICE float FixedScale(unsigned largest_bits) {
+  return largest_bits < 0x7F800000 ? FloatOfBits(largest_bits) / float(kMaxFixed)
+                                   : FloatOfBits(0x7FC00000);
+}
+LSSAR_DEVICE int ToFixed(float x, float scale) {
+  if (!(scale > 0)) return 0;
+  const float steps = rintf(x / scale), most = float(kMaxFixed);
+  return int(steps > most ? most : steps < -most ? -most : steps);
+}
+// The nearest multiple of 256, over 256: x = 256 FixedHigh(x) + a rest in [-128, 127].
+LSSAR_DEVICE int FixedHigh(int x) { return (x + 128) >> 8; }
+
+// A row of q in 16-bit fixed point, q = 256 q_high + a rest, and how its dot products with planes
+// become scores: h of q with the high plane, s = h + the low plane's part.
+template <int kDim>
+struct FixedRow {
+  float factor;      // of <q, high> and of <q_high, low>, times the key's scale
+  float bound;       // |s - h| is at most this times the key's scale
+  float low_factor;  // of <q, low>, times the key's scale: in rows that take all from both planes
+  int offset;        // planes are stored 128 larger: -128 sum of q
+  int high_offset;   // -128 sum of q_high
+
+  // row: null for zeros. row_scale: RowScale. take(step, word, parts): the thread's words of the
+  // high bytes and of the rests. All lanes of the warp; the lanes of a quad share a row.
+  template <typename F>
+  LSSAR_DEVICE void Load(const float* row, float row_scale, const F& take) {
+    unsigned largest = 0;
+    if (row != nullptr) {
+      ForEachWord([&](int, int, int dim) {
+        for (int i = 0; i < 4; ++i) largest = LargerBits(largest, row[dim + i]);
+      });
+    }
+    for (int mask = 1; mask <= 2; mask *= 2) {
+      const unsigned other = ShuffleXor(largest, mask);
+      largest = other > largest ? other : largest;
+    }
+    const float scale = FixedScale(largest);
+    int sum = 0, high_sum = 0, high_norm = 0;
+    ForEachWord([&](int step, int word, int dim) {
+      unsigned parts[2] = {0, 0};
+      LSSAR_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int x = row == nullptr ? 0 : ToFixed(row[dim + i], scale), high = FixedHigh(x);
+        sum += x;
+        high_sum += high;
+        high_norm += high < 0 ? -high : high;
+        parts[0] |= unsigned(high & 0xFF) << (8 * i);
+        parts[1] |= unsigned(x & 0xFF) << (8 * i);
+      }
+      take(step, word, parts);
+    });
+    for (int mask = 1; mask <= 2; mask *= 2) {
+      sum += ShuffleXor(sum, mask);
+      high_sum += ShuffleXor(high_sum, mask);
+      high_norm += ShuffleXor(high_norm, mask);
+    }
+    low_factor = scale * row_scale;
+    factor = low_factor * 256;
+    // 2^-16 more than the largest |<q_high, low>|: more than the rounding errors of the two scores.
+    bound = factor * 128 * float(high_norm) * (1 + 0x1p-16f);
+    offset = -128 * sum;
+    high_offset = -128 * high_sum;
+  }
+
+  // `high`, `rest`: sums of products of a plane with q's high bytes, and with the rests.
+  LSSAR_DEVICE float HighScore(int high, int rest, float key_scale) const {
+    return float(256 * high + rest + offset) * key_scale * factor;
+  }
+  LSSAR_DEVICE float WithLow(float score, int high, float key_scale) const {
+    return MulAdd(float(high + high_offset) * key_scale, factor, score);
+  }
+  // The same with all of q.
+  LSSAR_DEVICE float WithAllOfLow(float score, int high, int rest, float key_scale) const {
+    return MulAdd(float(256 * high + rest + offset) * key_scale, low_factor, score);
+  }
+
+ private:
+  // f(step, word, dim) for the words of the thread.
+  template <typename F>
+  LSSAR_DEVICE static void ForEachWord(const F& f) {
+    LSSAR_UNROLL
+    for (int i = 0; i < 2 * kByteSteps<kDim>; ++i) {
+      const int step = i / 2, word = i % 2;
+      if (HasWord<kDim>(step, word)) f(step, word, DimOfWord<kDim>(step, word, LaneIdx() % 4));
+    }
+  }
+};
 
 // Weighted sums of values for 16 rows, in the layout of C. `weights`: sums of the rounded weights.
 template <typename E, int kDim>

@@ -263,6 +263,17 @@ LSSAR_DEVICE void MmaBf16(float (&c)[4], const unsigned (&a)[4], const unsigned 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// The same of bytes and int32, which is exact: A [16][32] signed, B [32][8] unsigned. A register
+// holds four elements: a[0] columns 4(t%4) to +3, a[2] column + 16; b[0] rows 4(t%4) to +3, b[1]
+// row + 16.
+LSSAR_DEVICE void MmaBytes(int (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 // Loads four 8 x 8 matrices of 16-bit elements, transposed. Lane l passes the address of row l % 8
 // of matrix l / 8, 16 bytes in shared memory. Thread t gets rows 2(t%4), +1 of column t/4 of each:
 // matrices 0 and 1 are one B operand above, matrices 2 and 3 another.

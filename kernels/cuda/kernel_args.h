@@ -29,7 +29,9 @@ struct CudaPages {
   const int32_t* pages = nullptr;  // page tables of all sequences of the step
   size_t head_bytes = 0;           // from one head to the next
   size_t page_bytes = 0;           // from one page of a head to the next
-  int num_heads = 0;               // of K and V
+  size_t value_head_bytes = 0;     // the same in the pool of V; others than K's for fx16
+  size_t value_page_bytes = 0;
+  int num_heads = 0;  // of K and V
   int head_dim = 0;
   int page_size = 0;
 };
@@ -63,7 +65,8 @@ struct CudaTile {
 struct CudaScratch {
   float* scores = nullptr;
   double* sums = nullptr;        // a split's sum of softplus scores
-  float* maxima = nullptr;       // a split's largest score
+  float* maxima = nullptr;       // a split's largest score; fx16, long rows: its lower bound
+  float* refined = nullptr;      // fx16: a split's largest score, from both planes
   float* partials = nullptr;     // [split][head_dim + 1]: sums of u^p v, then of u^p
   unsigned* arrivals = nullptr;  // [decode row][head]: finished blocks; zero between launches
 };

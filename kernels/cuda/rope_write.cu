@@ -83,11 +83,16 @@ class HeadVector {
 struct PageRow {
   unsigned char* elements;
   float* scale;
+  unsigned char* low;  // kFx16: the low plane; `elements` are the high one
   DType dtype;
 
   LSSAR_DEVICE void Store(int dim, float value, float own_scale) const {
     if (dtype == DType::kF16) {
       reinterpret_cast<uint16_t*>(elements)[dim] = F16FromFloat(value);
+    } else if (dtype == DType::kFx16) {
+      const int fixed = ToFixed(value, own_scale), high = FixedHigh(fixed);
+      elements[dim] = static_cast<unsigned char>(high + 128);
+      low[dim] = static_cast<unsigned char>(fixed - 256 * high + 128);
     } else {
       // quantize.h: QuantizeVector
       float steps =
@@ -98,32 +103,45 @@ struct PageRow {
   }
   // largest_bits: bits of the largest magnitude of this lane's elements.
   LSSAR_DEVICE float StoreScale(unsigned largest_bits) const {
-    if (dtype != DType::kI8) return 1;
+    if (dtype == DType::kF16) return 1;
     for (int mask = 1; mask < kWarpThreads; mask *= 2) {
       const unsigned other = ShuffleXor(largest_bits, mask);
       largest_bits = other > largest_bits ? other : largest_bits;
     }
     const bool finite = largest_bits < 0x7F800000;
-    const float own_scale = finite ? FloatOfBits(largest_bits) / 127.0f : FloatOfBits(0x7FC00000);
+    const float own_scale = dtype == DType::kFx16 ? FixedScale(largest_bits)
+                            : finite              ? FloatOfBits(largest_bits) / 127.0f
+                                                  : FloatOfBits(0x7FC00000);
     if (LaneIdx() == 0) *scale = own_scale;
     return own_scale;
   }
 };
 
-LSSAR_DEVICE unsigned Larger(unsigned largest_bits, float x) {
-  const unsigned bits = BitsOfFloat(x) & 0x7FFFFFFF;
-  return bits > largest_bits ? bits : largest_bits;
-}
+// Where the key and the value of a row's token lie.
+struct TokenRows {
+  PageRow key, value;
+};
 
-LSSAR_DEVICE PageRow RowOf(const CudaRopeWriteArgs& args, unsigned char* pool, int row, int head) {
+LSSAR_DEVICE TokenRows RowsOf(const CudaRopeWriteArgs& args, int row, int head) {
   const CudaRow place = args.rows[row];
   const CudaPages& pages = args.pages;
   const int page = pages.pages[place.first_page + place.position / pages.page_size];
   const int slot = place.position % pages.page_size;
-  unsigned char* block = pool + size_t(head) * pages.head_bytes + size_t(page) * pages.page_bytes;
-  const int row_bytes = pages.head_dim * (args.dtype == DType::kI8 ? 1 : 2);
-  return {block + slot * row_bytes,
-          reinterpret_cast<float*>(block + pages.page_size * row_bytes) + slot, args.dtype};
+  unsigned char* const k =
+      pages.k + size_t(head) * pages.head_bytes + size_t(page) * pages.page_bytes;
+  unsigned char* const v =
+      pages.v + size_t(head) * pages.value_head_bytes + size_t(page) * pages.value_page_bytes;
+  const int row_bytes = pages.head_dim * (args.dtype == DType::kF16 ? 2 : 1);
+  const auto scale_in = [&](unsigned char* block) {
+    return reinterpret_cast<float*>(block + pages.page_size * row_bytes) + slot;
+  };
+  const PageRow key = {k + slot * row_bytes, scale_in(k), nullptr, args.dtype};
+  if (args.dtype != DType::kFx16) {
+    return {key, {v + slot * row_bytes, scale_in(v), nullptr, args.dtype}};
+  }
+  unsigned char* const low = v + slot * 3 * pages.head_dim;  // then the value, in fp16
+  return {{key.elements, key.scale, low, args.dtype},
+          {low + pages.head_dim, nullptr, nullptr, DType::kF16}};
 }
 
 // Writes element(dim) of one head to a page.
@@ -131,7 +149,7 @@ template <typename F>
 LSSAR_DEVICE void StoreVector(const PageRow& to, int head_dim, const F& element) {
   unsigned largest = 0;
   for (int dim = LaneIdx(); dim < head_dim; dim += kWarpThreads) {
-    largest = Larger(largest, element(dim));
+    largest = LargerBits(largest, element(dim));
   }
   const float scale = to.StoreScale(largest);
   for (int dim = LaneIdx(); dim < head_dim; dim += kWarpThreads) {
@@ -157,9 +175,10 @@ LSSAR_KERNEL(kThreads) RopeWriteRows(LSSAR_ARGS(CudaRopeWriteArgs) args) {
   }
   const int head = vector - args.num_heads;
   const HeadVector k(args, args.k_norm, x, rope);
-  StoreVector(RowOf(args, args.pages.k, row, head), head_dim, [&](int dim) { return k.At(dim); });
+  const TokenRows to = RowsOf(args, row, head);
+  StoreVector(to.key, head_dim, [&](int dim) { return k.At(dim); });
   const float* const v = x + kv_width;
-  StoreVector(RowOf(args, args.pages.v, row, head), head_dim, [&](int dim) { return v[dim]; });
+  StoreVector(to.value, head_dim, [&](int dim) { return v[dim]; });
 }
 
 }  // namespace

@@ -14,8 +14,9 @@ namespace lssar {
 namespace {
 
 // About ten times the measured errors (README.md). Rounding q and k moves a score, and the power p
-// multiplies that error.
-double Tolerance(const GoldenCase& c, DType kv_cache_dtype) {
+// multiplies that error. cuda rounds each weight to one fp16, which alone is 2.3e-4 (same_keys).
+// Over fx16, whose keys are more exact than that, its limit is larger.
+double Tolerance(const GoldenCase& c, DType kv_cache_dtype, const Backend& backend) {
   const double gain = std::max(1.0, c.p / 15);
   switch (kv_cache_dtype) {
     case DType::kF32: return 4e-5 * gain;
@@ -23,7 +24,7 @@ double Tolerance(const GoldenCase& c, DType kv_cache_dtype) {
     case DType::kBF16: return 5e-2 * gain;
     case DType::kI8: return 1.5e-1 * gain;
     case DType::kI4: break;  // no K/V type
-    case DType::kFx16: return 3e-4 * gain;
+    case DType::kFx16: return (backend.Name().starts_with("cuda") ? 4e-4 : 3e-4) * gain;
   }
   return 0;
 }
@@ -191,7 +192,7 @@ absl::StatusOr<GoldenError> RunAttentionCase(const std::string& directory, const
   ASSIGN_OR_RETURN(const Tensors tensors, ReadTensors(directory, wanted));
   ASSIGN_OR_RETURN(const std::vector<float> out, RunOps(wanted, spec, tensors, setup));
   return GoldenError{.worst = WorstError(wanted, tensors, out),
-                     .tolerance = Tolerance(wanted, setup.kv_cache_dtype)};
+                     .tolerance = Tolerance(wanted, setup.kv_cache_dtype, *setup.backend)};
 }
 
 }  // namespace lssar

@@ -14,6 +14,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device_backend.h"
 #include "kernels/cuda/device/device_kernels.h"
+#include "kernels/two_planes.h"
 #include "nlohmann/json.hpp"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/dense_cases.h"
@@ -100,22 +101,25 @@ class Pool {
               .dtype = dtype};
     Must(gpu.backend->FitLayout(layout));
     const KvLayout of_sequence = layout;
-    std::vector<char> k(of_sequence.PoolBytes()), v(of_sequence.PoolBytes());
+    std::vector<char> k(of_sequence.PoolBytes()), v(of_sequence.ValuePoolBytes());
     FillSequence({.layout = of_sequence, .k = k.data(), .v = v.data()});
 
     layout.num_pages *= batch;
     layout.num_layers = int((kRotatedBytes + layout.PoolBytes() - 1) / layout.PoolBytes());
     k_ = Must(gpu.backend->Allocate(layout.PoolBytes()));
-    v_ = Must(gpu.backend->Allocate(layout.PoolBytes()));
+    v_ = Must(gpu.backend->Allocate(layout.ValuePoolBytes()));
     // The pages of one head lie together: a sequence's are one piece of each layer and head.
-    const size_t element = BytesOf(dtype), head_bytes = of_sequence.HeadStride() * element;
+    const size_t element = BytesOf(dtype), key_bytes = of_sequence.HeadStride() * element,
+                 value_bytes = of_sequence.ValueHeadStride() * element;
     for (int layer = 0; layer < layout.num_layers; ++layer) {
       for (int head = 0; head < kHeads; ++head) {
-        const size_t from = of_sequence.BlockIndex(0, 0, head) * element;
+        const KvBlock from = of_sequence.Block(0, 0, head);
         for (int s = 0; s < batch; ++s) {
-          const size_t to = layout.BlockIndex(layer, s * kPagesOfSequence, head) * element;
-          Must(gpu.backend->CopyIn(k_->As<char>() + to, &k[from], head_bytes));
-          Must(gpu.backend->CopyIn(v_->As<char>() + to, &v[from], head_bytes));
+          const KvBlock to = layout.Block(layer, s * kPagesOfSequence, head);
+          Must(gpu.backend->CopyIn(k_->As<char>() + to.k * element, &k[from.k * element],
+                                   key_bytes));
+          Must(gpu.backend->CopyIn(v_->As<char>() + to.v * element, &v[from.v * element],
+                                   value_bytes));
         }
       }
     }
@@ -161,9 +165,12 @@ class Pool {
     return measured;
   }
 
-  // K of one layer.
-  double KeyBytes() const {
-    return double(view_.layout.PoolBytes()) / double(view_.layout.num_layers);
+  // What one layer reads: K, and the rows of V that are read. fx16: the high plane, and the low one
+  // of those rows alone; a few candidates are not among them.
+  double BytesRead(double share_read) const {
+    const KvLayout& layout = view_.layout;
+    const double pools = double(layout.PoolBytes()) + share_read * double(layout.ValuePoolBytes());
+    return pools / double(layout.num_layers);
   }
 
  private:
@@ -211,14 +218,17 @@ class Pool {
 const std::pair<const char*, AttentionSpec> kKinds[] = {
     {"lssar", {.p = 15}}, {"softmax", {.kind = AttentionKind::kSoftmax}}};
 
+constexpr DType kTypes[] = {DType::kF16, DType::kI8, DType::kFx16};
+
 nlohmann::json Decode(const Gpu& gpu, double copy_gbs) {
   nlohmann::json rows = nlohmann::json::array();
   for (const int batch : {1, 16, 64}) {
-    for (const DType dtype : {DType::kF16, DType::kI8}) {
+    for (const DType dtype : kTypes) {
       const Pool pool(gpu, batch, 64, dtype);
       for (const auto& [name, spec] : kKinds) {
+        if (!CheckKvType(spec, dtype).ok()) continue;
         const Pool::Measured measured = pool.Attend(spec, 1, 20);
-        const double bytes = pool.KeyBytes() * (1 + measured.share_read);
+        const double bytes = pool.BytesRead(measured.share_read);
         const double gbs = bytes / measured.ms / 1e6;
         rows.push_back({{"work", "decode"},
                         {"kind", name},
@@ -237,9 +247,10 @@ nlohmann::json Decode(const Gpu& gpu, double copy_gbs) {
 
 nlohmann::json Prefill(const Gpu& gpu) {
   nlohmann::json rows = nlohmann::json::array();
-  for (const DType dtype : {DType::kF16, DType::kI8}) {
+  for (const DType dtype : kTypes) {
     const Pool pool(gpu, 1, 64, dtype);
     for (const auto& [name, spec] : kKinds) {
+      if (!CheckKvType(spec, dtype).ok()) continue;
       const Pool::Measured measured = pool.Attend(spec, kContext, 2);
       // Q K^T and weights times V without masked pairs, as exact softmax computes them.
       const double flops = 2.0 * kContext * kContext * 64 * kHeads;

@@ -51,7 +51,7 @@ class GoldenFiltersTest(unittest.TestCase):
     def test_the_gpu_runs_the_vectors_that_the_emulation_runs(self):
         listed = pathlib.Path('tests/golden/CMakeLists.txt').read_text(encoding='utf-8')
         run = (FOLDER / 'run.sh').read_text(encoding='utf-8')
-        for kv in ('fp16', 'int8'):
+        for kv in ('fp16', 'int8', 'fx16'):
             wanted, = re.findall(rf'foreach\(filter ([^)]+)\)\s+golden_test\(cuda-emulated.{kv}',
                                  listed)
             given, = re.findall(rf'for filter in ([^;]+); do\s+check "golden_{kv}', run)

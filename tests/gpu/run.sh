@@ -68,7 +68,7 @@ PYTHON
 run_correctness() {
   local skip='-*emulated*' short='*RaggedBatch/CUDA:*LongRows*/CUDA'
   # Attention, RopeWrite and Sample on the device only; the others compare all backends.
-  check attention 60 "$bin/gpu_tests" --gtest_filter='*Attention*/CUDA'
+  check attention 60 "$bin/gpu_tests" --gtest_filter='*Attention*/CUDA:*TwoPlanes*/CUDA'
   check rope_write 30 "$bin/gpu_tests" --gtest_filter='*RopeWrite*/CUDA'
   check sample 30 "$bin/gpu_tests" --gtest_filter='*Sample*/CUDA'
   check dense 45 "$bin/gpu_tests" --gtest_filter="*Linear*:*Logits*:*Embed*:*Logprobs*$skip"
@@ -86,7 +86,11 @@ run_correctness() {
     check "golden_int8_$filter" 30 \
       "$bin/golden_check" tests/golden --backend cuda --kv int8 --filter "$filter"
   done
-  for served in fp16 int8 fp16_invariant; do
+  for filter in gpt_ prompt_ power_ _16k chunk same zero; do
+    check "golden_fx16_$filter" 30 \
+      "$bin/golden_check" tests/golden --backend cuda --kv fx16 --filter "$filter"
+  done
+  for served in fp16 int8 fx16 fp16_invariant; do
     for test in NextToken GreedyText; do
       check "model_${test}_$served" 45 \
         "$bin/gpu_model_tests" --gtest_filter="*DeviceModelTest.$test*/cuda_$served"

@@ -68,7 +68,6 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
     for (const AttentionSpec& spec : specs) {
       if (!SupportsAttention(*backend_, spec)) continue;
       for (const DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
-        if (dtype == DType::kFx16 && IsCuda(GetParam())) continue;
         if (CheckKvType(spec, dtype).ok()) all.emplace_back(spec, dtype);
       }
     }
@@ -82,7 +81,7 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(AttentionBitsTest, PageSizes) {
-  for (DType dtype : {MostExact(), DType::kF16, DType::kI8}) {
+  for (DType dtype : {MostExact(), DType::kF16, DType::kI8, DType::kFx16}) {
     const std::vector<float> expected = Tail(*backend_, {}, 64, dtype);
     for (int page_size : {16, 32, 128, 256}) {
       EXPECT_TRUE(SameBits(Tail(*backend_, {}, page_size, dtype), expected, TailShape()))
@@ -155,7 +154,7 @@ TEST_P(AttentionBitsTest, Chunkings) {
 TEST_P(AttentionBitsTest, ShortPromptsInChunks) {
   for (const Content content : {Content::kRandom, Content::kNearlyEqualK, Content::kZeroQ}) {
     const SequenceVectors sequence(75, 1, 80, 4, content);
-    for (const DType dtype : {MostExact(), DType::kI8}) {
+    for (const DType dtype : {MostExact(), DType::kI8, DType::kFx16}) {
       const PagedKv kv(*backend_, {&sequence}, 16, dtype);
       const std::vector<float> expected = AttendAll(*backend_, {}, sequence, 64, dtype);
       std::vector<float> rows;
@@ -216,8 +215,12 @@ TEST_P(AttentionBitsTest, TilesOfManyRows) {
   const int num_tokens = is_emulated ? 300 : 2300, num_heads = is_emulated ? 4 : 16;
   constexpr int kSkipped = 40, kChunk = 60;
   const SequenceVectors sequence(num_tokens, num_heads, 64, 8, Content::kTopical);
-  for (const auto& [p, dtype] :
-       {std::pair{15.0, DType::kF16}, {15.0, DType::kI8}, {3.0, DType::kF16}, {2.5, DType::kF16}}) {
+  for (const auto& [p, dtype] : {std::pair{15.0, DType::kF16},
+                                 {15.0, DType::kI8},
+                                 {3.0, DType::kF16},
+                                 {2.5, DType::kF16},
+                                 {15.0, DType::kFx16},
+                                 {2.5, DType::kFx16}}) {
     const AttentionSpec spec{.p = p};
     const PagedKv kv(*backend_, {&sequence}, 64, dtype);
     const std::vector<float> expected = Attend(
@@ -242,7 +245,7 @@ TEST_P(AttentionBitsTest, BatchMates) {
                                      {.sequence = 1, .first = kFirst, .count = kTokens - kFirst},
                                      {.sequence = 2, .first = 0, .count = 9},
                                      {.sequence = 0, .first = 5, .count = 1}};
-  for (const DType dtype : {DType::kF16, DType::kI8}) {
+  for (const DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
     const PagedKv kv(*backend_, sequences, 64, dtype);
     const std::vector<float> expected = Tail(*backend_, {}, 64, dtype);
     const std::vector<float> all = Attend(*backend_, {}, sequences, kv, ranges);

@@ -255,7 +255,7 @@ TEST_P(RopeWriteTest, Norms) {
 }
 
 TEST_P(RopeWriteTest, WritesItsOwnSlotsOnly) {
-  for (const DType dtype : {DType::kF32, DType::kI8}) {
+  for (const DType dtype : {DType::kF32, DType::kI8, DType::kFx16}) {
     const Written written = WriteCase(*backend_, Supported({.dtype = dtype}));
     // 3 heads of 64 elements.
     const auto count = [](const std::vector<float>& pool) {

@@ -771,6 +771,32 @@ void Multiply16x8x16(Warp& w, const Instruction& in, uint32_t lanes) {
   }
 }
 
+// The same of bytes: a signed, b unsigned, and int32 sums.
+void Multiply16x8x32(Warp& w, const Instruction& in, uint32_t lanes) {
+  if (lanes != kAllLanes) Fail(in, "an MMA by a part of a warp");
+  ++w.machine->counts.mmas;
+  int8_t a[16][32];
+  uint8_t b[8][32];  // by column
+  for (int l = 0; l < kLanes; ++l) {
+    const int group = l / 4, first = 4 * (l % 4);
+    for (int i = 0; i < 4; ++i) {
+      std::memcpy(&a[group + i % 2 * 8][first + i / 2 * 16], &w.Register(in.slots[4 + i])[l], 4);
+    }
+    for (int i = 0; i < 2; ++i) {
+      std::memcpy(&b[group][first + 16 * i], &w.Register(in.slots[8 + i])[l], 4);
+    }
+  }
+  for (int l = 0; l < kLanes; ++l) {
+    for (int i = 0; i < 4; ++i) {
+      const int row = l / 4 + i / 2 * 8, col = 2 * (l % 4) + i % 2;
+      uint64_t& bits = w.Register(in.slots[i])[l];
+      uint32_t sum = uint32_t(bits);
+      for (int k = 0; k < 32; ++k) sum += uint32_t(int{a[row][k]} * int{b[col][k]});
+      bits = sum;
+    }
+  }
+}
+
 void LoadMatrices(Warp& w, const Instruction& in, uint32_t lanes) {
   if (lanes != kAllLanes) Fail(in, "ldmatrix by a part of a warp");
   const uint64_t* const addresses = w.Register(in.slots[4]);

@@ -40,6 +40,7 @@ void ShuffleLanes(Warp&, const Instruction&, uint32_t);  // mode: 0 bfly, 1 idx
 void BallotLanes(Warp&, const Instruction&, uint32_t);
 void WarpBarrier(Warp&, const Instruction&, uint32_t);
 void Multiply16x8x16(Warp&, const Instruction&, uint32_t);  // mode: 0 fp16, 1 bf16
+void Multiply16x8x32(Warp&, const Instruction&, uint32_t);  // bytes
 void LoadMatrices(Warp&, const Instruction&, uint32_t);
 void StartCopy(Warp&, const Instruction&, uint32_t);
 void CommitGroup(Warp&, const Instruction&, uint32_t);

@@ -553,6 +553,10 @@ class Assembler {
     } else if (name == "mma") {
       in_.run = &Multiply16x8x16;
       in_.mode = Has(opcode_, "bf16") ? 1 : 0;
+      if (Has(opcode_, "m16n8k32")) {
+        if (!Has(opcode_, "s8") || !Has(opcode_, "u8")) Unknown("types of an MMA");
+        in_.run = &Multiply16x8x32;
+      }
       if (operands_[0] != operands_[3]) Unknown("c other than d");
       for (const std::string& element : Elements(operands_[0])) Write(element);
       for (size_t i = 1; i < 3; ++i) {

@@ -23,16 +23,16 @@ namespace {
 constexpr int kDim = 64;
 
 // One decode row of 11 splits: a cluster of two blocks.
-std::vector<float> RunDecode(Backend& backend) {
+std::vector<float> RunDecode(Backend& backend, DType dtype) {
   const SequenceVectors sequence(2600, 1, kDim, 1, Content::kTopical);
-  const PagedKv kv(backend, {&sequence}, 16, DType::kF16);
+  const PagedKv kv(backend, {&sequence}, 16, dtype);
   return Attend(backend, {}, {&sequence}, kv, {{.first = 2599, .count = 1}});
 }
 
 // Rows in which no key stands out: AttendFlat.
-std::vector<float> RunFlatRows(Backend& backend) {
+std::vector<float> RunFlatRows(Backend& backend, DType dtype) {
   const SequenceVectors sequence(300, 1, 32, 2, Content::kNearlyEqualK);
-  const PagedKv kv(backend, {&sequence}, 64, DType::kF16);
+  const PagedKv kv(backend, {&sequence}, 64, dtype);
   return Attend(backend, {}, {&sequence}, kv,
                 {{.first = 0, .count = 80}, {.first = 299, .count = 1}});
 }
@@ -87,6 +87,12 @@ using Work = std::function<std::vector<float>(Backend&)>;
 Work Attention(DType dtype) {
   return [=](Backend& backend) { return RunAttention(backend, dtype); };
 }
+Work Decode(DType dtype) {
+  return [=](Backend& backend) { return RunDecode(backend, dtype); };
+}
+Work FlatRows(DType dtype) {
+  return [=](Backend& backend) { return RunFlatRows(backend, dtype); };
+}
 Work Linear(DType dtype, int num_rows) {
   return [=](Backend& backend) { return RunLinear(backend, dtype, num_rows); };
 }
@@ -104,11 +110,17 @@ class PtxTest : public testing::Test {
 };
 
 TEST_F(PtxTest, BitsOfTheEmulationUnderAnySchedule) {
-  const std::pair<const char*, Work> works[] = {
-      {"attention fp16", Attention(DType::kF16)}, {"attention int8", Attention(DType::kI8)},
-      {"decode in a cluster", &RunDecode},        {"flat rows", &RunFlatRows},
-      {"2 rows", Linear(DType::kF16, 2)},         {"6 rows", Linear(DType::kBF16, 6)},
-      {"20 rows", Linear(DType::kI8, 20)},        {"sampling", &RunSampling}};
+  const std::pair<const char*, Work> works[] = {{"attention fp16", Attention(DType::kF16)},
+                                                {"attention int8", Attention(DType::kI8)},
+                                                {"attention fx16", Attention(DType::kFx16)},
+                                                {"decode in a cluster", Decode(DType::kF16)},
+                                                {"decode in a cluster, fx16", Decode(DType::kFx16)},
+                                                {"flat rows", FlatRows(DType::kF16)},
+                                                {"flat rows, fx16", FlatRows(DType::kFx16)},
+                                                {"2 rows", Linear(DType::kF16, 2)},
+                                                {"6 rows", Linear(DType::kBF16, 6)},
+                                                {"20 rows", Linear(DType::kI8, 20)},
+                                                {"sampling", &RunSampling}};
   for (const auto& [name, work] : works) {
     for (const bool has_library : {false, true}) {
       const std::vector<float> expected = Emulated(work, has_library);
@@ -207,7 +219,7 @@ std::vector<PlantedFault> PlantedFaults() {
       {"a tile is read before its copies arrive", kPrefill, "cp.async.wait_group", 0,
        [](const std::string& s) { return StrCat(s.substr(0, s.rfind(' ')), " 8;"); }, attention},
       {"a block leaves its cluster too early", kDecode, "barrier.cluster.wait.aligned", 0, &Removed,
-       &RunDecode},
+       Decode(DType::kF16)},
       {"operands of an MMA are swapped", kLinear, "mma.sync", -1, Swapped(5, 6), rows},
       {"halves of a pair are swapped", kPrefill, "cvt.rn.f16x2.f32", -1, Swapped(1, 2), attention},
       {"bytes are selected in another order", kLinearInt8, "0x4342", -1,

@@ -143,7 +143,7 @@ TEST(DeviceErrorTest, AnUnsupportedKvCacheTypeNamesTheSupportedTypes) {
   const absl::Status status = LoadOn("cuda-emulated", options);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(status.message(),
-            "--kv-cache-dtype fp32: --device cuda-emulated supports fp16 and int8");
+            "--kv-cache-dtype fp32: --device cuda-emulated supports fp16, int8, fx16");
 }
 
 // There are no weights: config.json is enough for the refusal.

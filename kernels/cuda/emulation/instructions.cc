@@ -94,6 +94,32 @@ void MmaWarp(void* const* slots) {
   }
 }
 
+struct ByteOperands {
+  int* c;
+  const unsigned* a;
+  const unsigned* b;
+};
+
+void MmaBytesWarp(void* const* slots) {
+  int8_t a[16][32];
+  uint8_t b[8][32];  // by column
+  for (int lane = 0; lane < kWarpThreads; ++lane) {
+    const ByteOperands& own = *static_cast<const ByteOperands*>(slots[lane]);
+    const int group = lane / 4, first = 4 * (lane % 4);
+    for (int i = 0; i < 4; ++i) {
+      std::memcpy(&a[group + i % 2 * 8][first + i / 2 * 16], &own.a[i], sizeof(own.a[i]));
+    }
+    for (int i = 0; i < 2; ++i) std::memcpy(&b[group][first + 16 * i], &own.b[i], sizeof(own.b[i]));
+  }
+  for (int lane = 0; lane < kWarpThreads; ++lane) {
+    const ByteOperands& own = *static_cast<const ByteOperands*>(slots[lane]);
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 4 + i / 2 * 8, col = 2 * (lane % 4) + i % 2;
+      for (int k = 0; k < 32; ++k) own.c[i] += int{a[row][k]} * int{b[col][k]};
+    }
+  }
+}
+
 }  // namespace
 
 void MmaF16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
@@ -104,6 +130,11 @@ void MmaF16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 void MmaBf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   MmaOperands own{c, a, b};
   emulation::EmulatedSyncWarp(&MmaWarp<true>, &own);
+}
+
+void MmaBytes(int (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  ByteOperands own{c, a, b};
+  emulation::EmulatedSyncWarp(&MmaBytesWarp, &own);
 }
 
 void LoadTransposed(unsigned (&b)[2][2], const void* row) {

@@ -132,6 +132,7 @@ inline void WaitForBarrier(uint64_t* barrier, unsigned parity) {
 
 void MmaF16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 void MmaBf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
+void MmaBytes(int (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 void LoadTransposed(unsigned (&b)[2][2], const void* row);
 
 inline float MulAdd(float a, float b, float c) { return std::fma(a, b, c); }

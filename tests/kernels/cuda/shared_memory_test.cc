@@ -22,9 +22,12 @@ struct DeviceLimit {
   // That its shared memory has space for.
   int max_fp16_dim = 128;
   int max_int8_dim = 128;
+  int max_fx16_dim = 128;
 
   bool Fits(int dim, DType dtype) const {
-    return dim <= (dtype == DType::kI8 ? max_int8_dim : max_fp16_dim);
+    return dim <= (dtype == DType::kI8     ? max_int8_dim
+                   : dtype == DType::kFx16 ? max_fx16_dim
+                                           : max_fp16_dim);
   }
 };
 
@@ -44,7 +47,7 @@ absl::Status Fit(const Backend& backend, int head_dim, DType dtype) {
 
 TEST_P(SharedMemoryTest, LayoutsThatDoNotFitAreRefusedByName) {
   for (const int dim : {32, 64, 80, 128}) {
-    for (const DType dtype : {DType::kF16, DType::kI8}) {
+    for (const DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
       const absl::Status status = Fit(*device_, dim, dtype);
       EXPECT_EQ(status.ok(), GetParam().Fits(dim, dtype)) << dim << " " << status;
       if (status.ok()) continue;
@@ -63,7 +66,7 @@ TEST_P(SharedMemoryTest, LayoutsThatFitGiveTheBitsOfTheLargestDevice) {
     // A decode row and a prompt's tile.
     for (const RowRange& range : {RowRange{.first = kTokens - 1, .count = 1},
                                   RowRange{.first = kTokens - 40, .count = 40}}) {
-      for (const DType dtype : {DType::kF16, DType::kI8}) {
+      for (const DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
         if (!GetParam().Fits(dim, dtype)) continue;
         std::vector<float> out[2];
         int i = 0;
@@ -80,7 +83,7 @@ TEST_P(SharedMemoryTest, LayoutsThatFitGiveTheBitsOfTheLargestDevice) {
 TEST(ClusterMemoryTest, ADeviceWithClustersHasTheirMemory) {
   const CudaKernels kernels = EmulatedParts().kernels;
   for (const int dim : {32, 64, 80, 128}) {
-    for (const DType dtype : {DType::kF16, DType::kI8}) {
+    for (const DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
       EXPECT_LE(kernels.attention_memory(dtype, dim).cluster_decode, kClusterSharedBytes) << dim;
     }
   }
@@ -88,9 +91,9 @@ TEST(ClusterMemoryTest, ADeviceWithClustersHasTheirMemory) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, SharedMemoryTest,
                          testing::Values(DeviceLimit{.compute_capability = 80},
-                                         DeviceLimit{86, 80, 64}, DeviceLimit{89, 80, 64},
+                                         DeviceLimit{86, 80, 64, 80}, DeviceLimit{89, 80, 64, 80},
                                          DeviceLimit{.compute_capability = 90},
-                                         DeviceLimit{120, 80, 64}),
+                                         DeviceLimit{120, 80, 64, 80}),
                          [](const auto& test) {
                            return "Sm" + std::to_string(test.param.compute_capability);
                          });

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/emulation/emulated_backend.h"
+#include "kernels/two_planes.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/dense_cases.h"
 #include "tests/support/compare.h"
@@ -61,9 +62,10 @@ TEST_P(SplitPathTest, BitsAndCountsOfTheClusterPath) {
                                           {.first = num_tokens / 2, .count = 3},
                                           {.first = num_tokens - 1, .count = 1}};
     const std::vector<const SequenceVectors*> sequences = {&sequence};
-    for (const DType dtype : {DType::kF16, DType::kI8}) {
+    for (const DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
       for (const AttentionSpec& spec :
            {AttentionSpec{.p = 15}, {.kind = AttentionKind::kSoftmax}}) {
+        if (!CheckKvType(spec, dtype).ok()) continue;
         std::vector<float> out[2];
         std::vector<AttentionStats> counters[2];
         int i = 0;
@@ -86,17 +88,19 @@ TEST_P(SplitPathTest, RowsDoNotDependOnTheirNeighbours) {
   const std::unique_ptr<Backend> backend = Open(90);
   const SequenceVectors sequence(kTokens, 1, kDim, 1, Content::kTopical);
   const SequenceVectors other(kTokens / 3, 1, kDim, 2, Content::kTopical);
-  const PagedKv kv(*backend, {&sequence}, 64, DType::kF16);
-  const PagedKv both(*backend, {&sequence, &other}, 64, DType::kF16);
   const std::vector<RowRange> ranges = {{.first = 700, .count = 1},
                                         {.first = kTokens - 3, .count = 3}};
-  for (const RowRange& range : ranges) {
-    std::vector<float> alone = Attend(*backend, {}, {&sequence}, kv, {range});
-    const std::vector<float> together =
-        Attend(*backend, {}, {&sequence, &other}, both, {range, {.first = 300, .count = 2}});
-    const size_t size = size_t(range.count) * kDim;
-    ASSERT_EQ(alone.size(), size);
-    EXPECT_TRUE(SameBits({together.begin(), together.begin() + ptrdiff_t(size)}, alone));
+  for (const DType dtype : {DType::kF16, DType::kFx16}) {
+    const PagedKv kv(*backend, {&sequence}, 64, dtype);
+    const PagedKv both(*backend, {&sequence, &other}, 64, dtype);
+    for (const RowRange& range : ranges) {
+      std::vector<float> alone = Attend(*backend, {}, {&sequence}, kv, {range});
+      const std::vector<float> together =
+          Attend(*backend, {}, {&sequence, &other}, both, {range, {.first = 300, .count = 2}});
+      const size_t size = size_t(range.count) * kDim;
+      ASSERT_EQ(alone.size(), size);
+      EXPECT_TRUE(SameBits({together.begin(), together.begin() + ptrdiff_t(size)}, alone));
+    }
   }
 }
 
