@@ -45,10 +45,9 @@ CudaSplitArgs RowsFor(CudaSplitArgs rows, const CudaMatrix& weight) {
 bool CudaGemm::SplitRows(CudaSplitArgs args, const CudaMatrix& weight) {
   // Large enough for every decode step.
   const size_t num_rows = size_t(std::max(args.num_rows, kMaxBucketRows));
-  const size_t num_elements = num_rows * size_t(weight.padded_cols);
-  const size_t parts_bytes = num_elements * std::max(kMaxRowParts * size_t{2}, sizeof(float));
-  unsigned char* const memory =
-      context_.Reserve<unsigned char>(rows_memory_, parts_bytes + num_rows * sizeof(float));
+  const size_t parts_bytes = num_rows * size_t(weight.padded_cols) * sizeof(float);
+  unsigned char* const memory = context_.Reserve<unsigned char>(
+      rows_memory_, parts_bytes + num_rows * kMaxGemmChains * sizeof(float));
   if (memory == nullptr) return false;
   split_rows_ = {.parts = memory, .inverse = reinterpret_cast<float*>(memory + parts_bytes)};
   args = RowsFor(args, weight);
@@ -196,7 +195,7 @@ void CudaGemm::Norm(const NormArgs& args) {
                                                    .norm = NormOf(args.norm),
                                                    .num_rows = context_.PaddedRows(args.num_rows),
                                                    .width = args.size,
-                                                   .padded_width = args.size,
+                                                   .padded_width = PaddedCols(args.size),
                                                    .to = {}},
                                           .scale = args.scale,
                                           .residual = args.residual,
@@ -209,7 +208,6 @@ void CudaGemm::Run(const CudaSplitArgs& rows, CudaLinearArgs gemm) {
   gemm.num_rows = rows.num_rows;
   if (RunByLibrary(rows, gemm)) return;
   const bool is_fused = gemm.weight.dtype != DType::kF32 && rows.num_rows <= kMaxFusedRows &&
-                        gemm.weight.num_rows <= kMaxFusedCols &&
                         FusesWidth(rows.num_rows, gemm.weight.padded_cols);
   if (is_fused) {
     context_.Check(context_.Kernels().fused_linear(

@@ -128,8 +128,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackOnDevice(CudaDriver& driver,
   }
   const size_t num_rows = size_t(view.num_rows);
   const size_t num_cols = size_t(view.num_cols);
-  const size_t groups = (num_cols + kCudaGroupCols - 1) / kCudaGroupCols;
-  const size_t padded = groups * kCudaGroupCols;
+  const size_t padded = size_t(PaddedCols(view.num_cols));
+  const size_t groups = padded / kCudaGroupCols;
   HostMatrix host;
   host.elements.resize(num_rows * padded * BytesOf(stored));
   if (stored == DType::kI8) host.scales.resize(num_rows * groups);

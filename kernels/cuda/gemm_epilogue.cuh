@@ -23,16 +23,16 @@ LSSAR_DEVICE float Activate(Activation activation, float x) {
 // One element of the result.
 class OutputElement {
  public:
-  // `inverse`: CudaSplitRows.
-  LSSAR_DEVICE void Load(const CudaLinearArgs& args, const float* inverse, int row, int col) {
-    at_ = size_t(row) * size_t(args.weight.num_rows) + size_t(col);
-    inverse_ = inverse == nullptr ? 1.0f : inverse[row];
+  // What no kernel writes: may be called before WaitForPreviousKernel.
+  LSSAR_DEVICE void LoadConstants(const CudaLinearArgs& args, int col) {
     if (args.bias != nullptr) bias_ = args.bias[col];
+  }
+  LSSAR_DEVICE void Load(const CudaLinearArgs& args, int row, int col) {
+    at_ = size_t(row) * size_t(args.weight.num_rows) + size_t(col);
     if (args.multiply != nullptr) multiply_ = args.multiply[at_];
     if (args.residual != nullptr) residual_ = args.residual[at_];
   }
   LSSAR_DEVICE void Store(const CudaLinearArgs& args, float sum) const {
-    sum *= inverse_;
     if (args.bias != nullptr) sum += bias_;
     sum = Activate(args.activation, sum);
     if (args.multiply != nullptr) sum *= multiply_;
@@ -44,7 +44,7 @@ class OutputElement {
 
  private:
   size_t at_ = 0;
-  float inverse_ = 1, bias_ = 0, multiply_ = 1, residual_ = 0;
+  float bias_ = 0, multiply_ = 1, residual_ = 0;
 };
 
 }  // namespace lssar::LSSAR_CUDA_NAMESPACE

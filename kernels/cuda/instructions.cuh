@@ -302,6 +302,13 @@ LSSAR_DEVICE float Log2(float x) {
   return y;
 }
 
+// 1 / sqrt(x), within 2^-22 of itself, for a normal x.
+LSSAR_DEVICE float InverseRoot(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 LSSAR_DEVICE float FloatOfBits(unsigned bits) { return __uint_as_float(bits); }
 LSSAR_DEVICE unsigned BitsOfFloat(float x) { return __float_as_uint(x); }
 

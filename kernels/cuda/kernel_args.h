@@ -132,17 +132,33 @@ struct CudaMatrix {
   DType dtype = DType::kF16;
   int num_rows = 0;
   int num_cols = 0;
-  int padded_cols = 0;  // a multiple of kCudaGroupCols
+  int padded_cols = 0;  // PaddedCols(num_cols)
 };
 
 inline constexpr int kCudaGroupCols = 64;
-inline constexpr int kMaxRowParts = 2;
+constexpr int PaddedCols(int num_cols) {
+  return (num_cols + kCudaGroupCols - 1) / kCudaGroupCols * kCudaGroupCols;
+}
 
-// Rows of fp32 as the A operand of a GEMM (elements.cuh): parts of 16 bits, each row times a power
-// of two. For fp32 weights: the rows themselves, in fp32.
+// Chains that an element of a GEMM is the sum of: one for 128 columns, where that is not too many.
+inline constexpr int kMaxGemmChains = 8;
+constexpr int NumGemmChains(int padded_cols) {
+  const int num_chains = padded_cols / kCudaGroupCols / 2;
+  return num_chains < 1 ? 1 : num_chains > kMaxGemmChains ? kMaxGemmChains : num_chains;
+}
+
+// The first column of a chain: whole groups of columns. chain = NumGemmChains: the end.
+constexpr int FirstColOfChain(int padded_cols, int chain) {
+  const unsigned num_groups = unsigned(padded_cols / kCudaGroupCols);
+  return int(num_groups * unsigned(chain) / unsigned(NumGemmChains(padded_cols))) * kCudaGroupCols;
+}
+
+// Rows of fp32 as the A operand of a GEMM (elements.cuh): two parts of 16 bits, the columns of a
+// chain times a power of two. `rounds`: one part, [num_rows][padded_width]. For fp32 weights: the
+// rows themselves, in fp32.
 struct CudaSplitRows {
-  void* parts = nullptr;     // [part][num_rows][padded_width]
-  float* inverse = nullptr;  // [num_rows]: of the power of two
+  void* parts = nullptr;     // [num_rows][padded_width / 2][part][2]
+  float* inverse = nullptr;  // [num_rows][NumGemmChains]: of the power of two
 };
 
 struct CudaSplitArgs {
@@ -157,14 +173,6 @@ struct CudaSplitArgs {
   CudaSplitRows to;
 };
 
-// Chains of MMAs that an element of a GEMM is the sum of.
-inline constexpr int kGemmChains = 4;
-
-// The first column of a chain: whole groups of columns. chain = kGemmChains: the end.
-constexpr int FirstColOfChain(int padded_cols, int chain) {
-  return padded_cols / kCudaGroupCols * chain / kGemmChains * kCudaGroupCols;
-}
-
 struct CudaLinearArgs {
   CudaSplitRows x;
   int num_rows = 0;
@@ -178,10 +186,8 @@ struct CudaLinearArgs {
   float* out = nullptr;
 };
 
-// Rows that a GEMM normalises and splits itself, at most, and columns of its result: every block
-// repeats that work for 8 columns.
+// Rows that a GEMM normalises and splits itself, at most: every block repeats that work.
 inline constexpr int kMaxFusedRows = 4;
-inline constexpr int kMaxFusedCols = 8192;
 
 struct CudaFusedLinearArgs {
   CudaSplitArgs rows;     // `to` is not used

@@ -46,7 +46,7 @@ struct CudaKernels {
 
 // Widths whose rows fit in the 48 KiB of shared memory that a launch has without asking for more.
 constexpr bool FusesWidth(int num_rows, int padded_width) {
-  return size_t(num_rows) * size_t(padded_width) * kMaxRowParts * 2 <= size_t{40} * 1024;
+  return size_t(num_rows) * size_t(padded_width) * sizeof(float) <= size_t{40} * 1024;
 }
 
 // Splits whose scores a block of a cluster keeps in its shared memory.

@@ -1,82 +1,119 @@
-// RopeWrite: a warp computes q of one row and head, or k and v of one row and K/V head.
+// RopeWrite: a warp computes q, k or v of one row and head. It loads all it needs at once and keeps
+// it in registers; what it writes is in shared memory in between.
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernel_table.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/row_math.cuh"
 
 namespace lssar::LSSAR_CUDA_NAMESPACE {
 namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpThreads;
+constexpr int kMaxHeadDim = 128;
+constexpr int kDimsOfLane = kMaxHeadDim / kWarpThreads;
 
 // A head's q or k as it is written: its norm, rotation and length. In double, where no square of a
-// float overflows or underflows.
+// float overflows or underflows. A lane has dimensions lane, lane + 32, ...
 class HeadVector {
  public:
-  // All lanes of the warp.
+  // Loads the elements.
   LSSAR_DEVICE HeadVector(const CudaRopeWriteArgs& args, const CudaNorm& norm, const float* x,
                           const float* rope)
-      : args_(args), norm_(norm), x_(x), rope_(rope) {
-    if (norm_.kind != NormKind::kNone) SetNorm();
-    if (!args_.normalize) return;
-    const double length = sqrt(SumOver([&](int dim) { return Normed(dim) * Normed(dim); }));
-    factor_ = 1.0 / (length < double(kMinNorm) ? double(kMinNorm) : length);
+      : args_(args), norm_(norm) {
+    const int half = args.rotary_dims / 2;
+    ForEachDim([&](int i, int dim) {
+      own_[i] = x[dim];
+      if (dim >= args.rotary_dims) return;
+      const int pair = args.half_split ? dim % half : dim / 2;
+      partner_[i] = x[Partner(dim)];
+      cosine_[i] = rope[pair];
+      sine_[i] = IsFirst(dim) ? -rope[half + pair] : rope[half + pair];
+    });
   }
 
-  LSSAR_DEVICE float At(int dim) const { return float(Normed(dim) * factor_); }
+  // All lanes of the warp.
+  LSSAR_DEVICE void Store(float* to) const {
+    double values[kDimsOfLane];
+    ForEachDim([&](int i, int) { values[i] = double(own_[i]); });
+    NormScale before;
+    if (HasNorm(false)) before = ScaleOf(values);
+    ForEachDim([&](int i, int dim) {
+      values[i] = before.Apply(values[i], norm_, dim);
+      if (dim >= args_.rotary_dims) return;
+      const double partner = before.Apply(double(partner_[i]), norm_, Partner(dim));
+      values[i] = values[i] * double(cosine_[i]) + partner * double(sine_[i]);
+    });
+    if (HasNorm(true)) {
+      const NormScale after = ScaleOf(values);
+      ForEachDim([&](int i, int dim) { values[i] = after.Apply(values[i], norm_, dim); });
+    }
+    const double factor = args_.normalize ? InverseLength(values) : 1.0;
+    ForEachDim([&](int i, int dim) { to[dim] = float(values[i] * factor); });
+  }
 
  private:
+  struct NormScale {
+    bool exists = false;
+    double mean = 0, scale = 1;
+
+    LSSAR_DEVICE double Apply(double x, const CudaNorm& norm, int dim) const {
+      if (!exists) return x;
+      const double weight = norm.weight == nullptr ? 1.0 : double(norm.weight[dim]);
+      const double bias = norm.bias == nullptr ? 0.0 : double(norm.bias[dim]);
+      return (x - mean) * scale * weight + bias;
+    }
+  };
+
+  template <typename F>
+  LSSAR_DEVICE void ForEachDim(const F& f) const {
+    LSSAR_UNROLL
+    for (int i = 0; i < kDimsOfLane; ++i) {
+      const int dim = LaneIdx() + i * kWarpThreads;
+      if (dim < args_.pages.head_dim) f(i, dim);
+    }
+  }
   template <typename F>
   LSSAR_DEVICE double SumOver(const F& term) const {
     double sum = 0;
-    for (int dim = LaneIdx(); dim < args_.pages.head_dim; dim += kWarpThreads) sum += term(dim);
-    for (int mask = 1; mask < kWarpThreads; mask *= 2) sum += ShuffleXor(sum, mask);
-    return sum;
+    ForEachDim([&](int i, int) { sum += term(i); });
+    return AllLanes(sum);
   }
 
-  LSSAR_DEVICE void SetNorm() {
-    const bool after = args_.norm_after_rotary;
-    const auto element = [&](int dim) { return after ? Rotated(dim) : double(x_[dim]); };
-    const double size = args_.pages.head_dim;
-    const double mean = norm_.kind == NormKind::kLayerNorm ? SumOver(element) / size : 0.0;
-    const double squares = SumOver([&](int dim) {
-      const double centred = element(dim) - mean;
-      return centred * centred;
-    });
-    mean_ = mean;
-    scale_ = 1.0 / sqrt(squares / size + double(norm_.epsilon));
-  }
-
-  LSSAR_DEVICE double ApplyNorm(double x, int dim) const {
-    const double weight = norm_.weight == nullptr ? 1.0 : double(norm_.weight[dim]);
-    const double bias = norm_.bias == nullptr ? 0.0 : double(norm_.bias[dim]);
-    return (x - mean_) * scale_ * weight + bias;
-  }
   LSSAR_DEVICE bool HasNorm(bool after) const {
     return norm_.kind != NormKind::kNone && args_.norm_after_rotary == after;
   }
-  LSSAR_DEVICE double Before(int dim) const {
-    return HasNorm(false) ? ApplyNorm(double(x_[dim]), dim) : double(x_[dim]);
+  LSSAR_DEVICE NormScale ScaleOf(const double (&values)[kDimsOfLane]) const {
+    const double size = args_.pages.head_dim;
+    const double mean =
+        norm_.kind == NormKind::kLayerNorm ? SumOver([&](int i) { return values[i]; }) / size : 0.0;
+    const double squares = SumOver([&](int i) {
+      const double centred = values[i] - mean;
+      return centred * centred;
+    });
+    return {.exists = true,
+            .mean = mean,
+            .scale = double(InverseRoot(squares / size + double(norm_.epsilon)))};
   }
-  LSSAR_DEVICE double Rotated(int dim) const {
-    if (dim >= args_.rotary_dims) return Before(dim);
-    const int half = args_.rotary_dims / 2;
-    const int pair = args_.half_split ? dim % half : dim / 2;
-    const bool is_first = args_.half_split ? dim < half : dim % 2 == 0;
-    const int other = args_.half_split ? (is_first ? dim + half : dim - half) : dim ^ 1;
-    const double own = Before(dim) * double(rope_[pair]);
-    const double sine = Before(other) * double(rope_[half + pair]);
-    return is_first ? own - sine : own + sine;
+  LSSAR_DEVICE double InverseLength(const double (&values)[kDimsOfLane]) const {
+    const double squares = SumOver([&](int i) { return values[i] * values[i]; });
+    const double least = double(kMinNorm) * double(kMinNorm);
+    return double(InverseRoot(squares < least ? least : squares));
   }
-  LSSAR_DEVICE double Normed(int dim) const {
-    return HasNorm(true) ? ApplyNorm(Rotated(dim), dim) : Rotated(dim);
+
+  LSSAR_DEVICE bool IsFirst(int dim) const {
+    return args_.half_split ? dim < args_.rotary_dims / 2 : dim % 2 == 0;
+  }
+  // The dimension that is rotated with `dim`.
+  LSSAR_DEVICE int Partner(int dim) const {
+    if (!args_.half_split) return dim ^ 1;
+    return IsFirst(dim) ? dim + args_.rotary_dims / 2 : dim - args_.rotary_dims / 2;
   }
 
   const CudaRopeWriteArgs& args_;
   const CudaNorm& norm_;
-  const float* const x_;
-  const float* const rope_;  // rotary_dims / 2 cosines, then as many sines
-  double mean_ = 0, scale_ = 1, factor_ = 1;
+  float own_[kDimsOfLane] = {}, partner_[kDimsOfLane] = {};
+  float cosine_[kDimsOfLane] = {}, sine_[kDimsOfLane] = {};
 };
 
 // One token's row in a page. Stores rounded elements, and their scale if the type has one.
@@ -160,25 +197,32 @@ LSSAR_DEVICE void StoreVector(const PageRow& to, int head_dim, const F& element)
 LSSAR_KERNEL(kThreads) RopeWriteRows(LSSAR_ARGS(CudaRopeWriteArgs) args) {
   WaitForPreviousKernel();
   const int row = BlockX(), num_kv_heads = args.pages.num_heads, head_dim = args.pages.head_dim;
-  const int vector = BlockY() * kWarps + WarpIdx();  // heads of q, then of k and v
-  if (vector >= args.num_heads + num_kv_heads || args.rows[row].position < 0) return;
-  const size_t q_width = size_t(args.num_heads) * size_t(head_dim);
-  const size_t kv_width = size_t(num_kv_heads) * size_t(head_dim);
+  const int vector = BlockY() * kWarps + WarpIdx();  // heads of q, then of k, then of v
+  if (vector >= args.num_heads + 2 * num_kv_heads) return;
+  const int num_vectors = args.num_heads + 2 * num_kv_heads;
   const float* const x =
-      args.qkv + size_t(row) * (q_width + 2 * kv_width) + size_t(vector) * size_t(head_dim);
+      args.qkv + (size_t(row) * size_t(num_vectors) + size_t(vector)) * size_t(head_dim);
   const float* const rope = args.rope + size_t(row) * size_t(args.rotary_dims);
-  if (vector < args.num_heads) {
-    const HeadVector q(args, args.q_norm, x, rope);
-    float* const to = args.q + size_t(row) * q_width + size_t(vector) * size_t(head_dim);
-    for (int dim = LaneIdx(); dim < head_dim; dim += kWarpThreads) to[dim] = q.At(dim);
-    return;
+  // A lane reads what it wrote.
+  float* const own = reinterpret_cast<float*>(SharedMemory()) + WarpIdx() * kMaxHeadDim;
+  const bool is_q = vector < args.num_heads, is_v = vector >= args.num_heads + num_kv_heads;
+  if (is_v) {
+    for (int dim = LaneIdx(); dim < head_dim; dim += kWarpThreads) own[dim] = x[dim];
+  } else {
+    HeadVector(args, is_q ? args.q_norm : args.k_norm, x, rope).Store(own);
   }
-  const int head = vector - args.num_heads;
-  const HeadVector k(args, args.k_norm, x, rope);
-  const TokenRows to = RowsOf(args, row, head);
-  StoreVector(to.key, head_dim, [&](int dim) { return k.At(dim); });
-  const float* const v = x + kv_width;
-  StoreVector(to.value, head_dim, [&](int dim) { return v[dim]; });
+  if (args.rows[row].position < 0) return;
+  const auto element = [&](int dim) { return own[dim]; };
+  if (is_q) {
+    float* const to =
+        args.q + (size_t(row) * size_t(args.num_heads) + size_t(vector)) * size_t(head_dim);
+    for (int dim = LaneIdx(); dim < head_dim; dim += kWarpThreads) to[dim] = own[dim];
+  } else if (is_v) {
+    const int head = vector - args.num_heads - num_kv_heads;
+    StoreVector(RowsOf(args, row, head).value, head_dim, element);
+  } else {
+    StoreVector(RowsOf(args, row, vector - args.num_heads).key, head_dim, element);
+  }
 }
 
 }  // namespace
@@ -186,8 +230,9 @@ LSSAR_KERNEL(kThreads) RopeWriteRows(LSSAR_ARGS(CudaRopeWriteArgs) args) {
 int StartRopeWrite(const CudaRopeWriteArgs& args, void* stream) {
   const LaunchShape shape{
       .num_blocks_x = args.num_rows,
-      .num_blocks_y = (args.num_heads + args.pages.num_heads + kWarps - 1) / kWarps,
+      .num_blocks_y = (args.num_heads + 2 * args.pages.num_heads + kWarps - 1) / kWarps,
       .num_threads = kThreads,
+      .shared_bytes = kWarps * kMaxHeadDim * sizeof(float),
       .overlaps_previous = true};
   return Launch(shape, stream, &RopeWriteRows, args);
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/kernel_table.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/row_math.cuh"
 #include "kernels/sample_math.h"
 
 namespace lssar::LSSAR_CUDA_NAMESPACE {
@@ -231,13 +232,20 @@ struct Extremes {
   LSSAR_DEVICE Extremes(const float* values, int vocab) {
     bool is_bad = false;
     Count highest = 0, lowest = 0;  // ranks; `lowest` is the rank of the negated value
-    for (int id = ThreadIdx(); id < vocab; id += kThreads) {
-      const float value = values[id];
-      is_bad |= !(fabsf(value) <= kLargest);
-      const Count rank = RankOf(value, id);
-      const Count opposite = value == kNotAllowed ? 0 : RankOf(-value, id);
-      highest = rank > highest ? rank : highest;
-      lowest = opposite > lowest ? opposite : lowest;
+    LSSAR_UNROLL_BY(4)              // loads in flight
+    for (int first = 4 * ThreadIdx(); first < vocab; first += 4 * kThreads) {
+      const Floats4 four = Load4(values, first, vocab);
+      LSSAR_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int id = first + i;
+        if (id >= vocab) continue;
+        const float value = four.x[i];
+        is_bad |= !(fabsf(value) <= kLargest);
+        const Count rank = RankOf(value, id);
+        const Count opposite = value == kNotAllowed ? 0 : RankOf(-value, id);
+        highest = rank > highest ? rank : highest;
+        lowest = opposite > lowest ? opposite : lowest;
+      }
     }
     all_finite = !SyncBlockOr(is_bad);
     best_rank = BlockMax(highest);

@@ -184,6 +184,47 @@ TEST_P(LinearTest, MatchesTheDefinitionAtModelShapes) {
   }
 }
 
+// The shapes reach every layout of cuda's blocks: one or three tiles of columns, several turns of a
+// block, chains of all lengths, rows that a block normalises itself or not. Each row has the bits
+// that it has alone.
+TEST_P(LinearTest, CudaMatchesTheDefinitionInEveryLayout) {
+  for (const std::string& name : BackendNames()) {
+    if (!IsCuda(name) || !Stores(name, GetParam())) continue;
+    const std::unique_ptr<Backend> backend = MakeNamed(name);
+    for (const Shape& shape : {Shape{18, 400, 1100}, Shape{5, 192, 2200}, Shape{2, 384, 6400},
+                               Shape{4, 3072, 40}, Shape{3, 1101, 24}}) {
+      const Case c(shape, kAll, GetParam());
+      std::vector<double> want, bound;
+      Expect(c, want, bound);
+      const std::vector<float> whole = RunAll(*backend, c);
+      EXPECT_TRUE(AllClose(whole, want, bound)) << name << " " << shape.in << " -> " << shape.out;
+      const auto weight = Pack(*backend, c.w, shape.out, shape.in, c.stored);
+      for (const int num_rows : {1, 2, 4, 5, 8, 9}) {
+        const int first_row = shape.num_rows - num_rows;
+        if (first_row < 0) continue;
+        EXPECT_TRUE(SameBits(
+            RunRows(*backend, c, *weight, first_row, num_rows),
+            std::vector<float>(whole.end() - ptrdiff_t(num_rows) * shape.out, whole.end())))
+            << name << " " << shape.in << " -> " << shape.out << ", " << num_rows << " rows";
+      }
+    }
+  }
+}
+
+// A mean far from zero, and a first element far from the mean.
+TEST_P(LinearTest, NormOfALargeMean) {
+  for (const auto& backend : BackendsWith(GetParam())) {
+    for (const float mean : {-3000.0f, 100000.0f}) {
+      Case c({5, 768, 24}, kAll, GetParam());
+      for (float& x : c.x) x += mean;
+      for (size_t row = 0; row < 5; row += 2) c.x[row * 768] = 2 * mean;
+      std::vector<double> want, bound;
+      Expect(c, want, bound);
+      EXPECT_TRUE(AllClose(RunAll(*backend, c), want, bound)) << backend->Describe() << " " << mean;
+    }
+  }
+}
+
 TEST_P(LinearTest, BitsDependOnlyOnTheRow) {
   const Case c({400, 300, 70}, kAll, GetParam());
   const auto whole_backend = MakeCpu(1);

@@ -322,6 +322,9 @@ RunFn PlainOperation(const Opcode& opcode, Type type, int* num_from) {
   }
   if (name == "ex2") return &Map1<float, [](float x) { return ApproxPowerOfTwo(x); }>;
   if (name == "lg2") return &Map1<float, [](float x) { return ApproxLogarithm(x); }>;
+  if (name == "rsqrt") {
+    return &Map1<float, [](float x) { return float(1.0 / std::sqrt(double(x))); }>;
+  }
   if (name == "rcp") {
     if (type == Type::kF64 && Has(opcode, "approx")) {  // the high word only
       return &Map1<double, [](double x) {

@@ -46,11 +46,11 @@ std::vector<float> RunAttention(Backend& backend, DType dtype) {
       {{.first = 500, .count = 70}, {.first = 570, .count = 1}, {.first = 599, .count = 1}});
 }
 
-std::vector<float> RunLinear(Backend& backend, DType dtype, int num_rows) {
-  constexpr int kIn = 512, kOut = 40;
-  const auto weight = Pack(backend, RandomFloats(kOut * kIn, 2), kOut, kIn, dtype);
+std::vector<float> RunLinear(Backend& backend, DType dtype, int num_rows, int num_cols) {
+  constexpr int kIn = 512;
+  const auto weight = Pack(backend, RandomFloats(size_t(num_cols * kIn), 2), num_cols, kIn, dtype);
   Floats x(backend, RandomFloats(size_t(num_rows) * kIn, 1));
-  Floats out(backend, std::vector<float>(size_t(num_rows) * kOut));
+  Floats out(backend, std::vector<float>(size_t(num_rows * num_cols)));
   Floats norm_weight(backend, RandomFloats(kIn, 3)), norm_bias(backend, RandomFloats(kIn, 4));
   backend.Linear({.num_rows = num_rows,
                   .x = x.Address(),
@@ -93,8 +93,8 @@ Work Decode(DType dtype) {
 Work FlatRows(DType dtype) {
   return [=](Backend& backend) { return RunFlatRows(backend, dtype); };
 }
-Work Linear(DType dtype, int num_rows) {
-  return [=](Backend& backend) { return RunLinear(backend, dtype, num_rows); };
+Work Linear(DType dtype, int num_rows, int num_cols = 40) {
+  return [=](Backend& backend) { return RunLinear(backend, dtype, num_rows, num_cols); };
 }
 
 std::vector<float> Emulated(const Work& work, bool has_library = false) {
@@ -120,7 +120,8 @@ TEST_F(PtxTest, BitsOfTheEmulationUnderAnySchedule) {
                                                 {"2 rows", Linear(DType::kF16, 2)},
                                                 {"6 rows", Linear(DType::kBF16, 6)},
                                                 {"20 rows", Linear(DType::kI8, 20)},
-                                                {"sampling", &RunSampling}};
+                                                {"sampling", &RunSampling},
+                                                {"1,100 columns", Linear(DType::kI8, 2, 1100)}};
   for (const auto& [name, work] : works) {
     for (const bool has_library : {false, true}) {
       const std::vector<float> expected = Emulated(work, has_library);
@@ -207,9 +208,9 @@ std::string WithFault(const std::string& text, const std::string& mangled,
 
 const char* const kPrefill = "PrefillTiles<F16Element, 64, 15, 1>";
 const char* const kDecode = "ClusterDecode<F16Element, 64, false>";
-const char* const kLinear = "Linear<F16Element>";
-const char* const kLinearInt8 = "Linear<I8Element>";
-const char* const kFused = "FusedLinear<F16Element>";
+const char* const kLinear = "Linear<F16Element, 2, 1>";
+const char* const kLinearInt8 = "Linear<I8Element, 2, 1>";
+const char* const kFused = "FusedLinear<F16Element, 1>";
 const char* const kSample = "SampleRows";
 
 std::vector<PlantedFault> PlantedFaults() {

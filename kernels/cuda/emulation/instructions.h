@@ -142,6 +142,7 @@ inline float Exp2(float x) {
   return std::fabs(y) < 0x1p-126f ? 0.0f : y;
 }
 inline float Log2(float x) { return std::log2(std::fabs(x) < 0x1p-126f ? 0.0f : x); }
+inline float InverseRoot(float x) { return float(1.0 / std::sqrt(double(x))); }
 
 inline float FloatOfBits(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned BitsOfFloat(float x) { return std::bit_cast<unsigned>(x); }
