@@ -1,5 +1,7 @@
-// Times attention on a GPU and prints one JSON object. Measures copy bandwidth in the same run, for
-// comparison. peers.py times other libraries on the same shapes.
+// Times attention on a GPU, as lssar-server runs it, and prints one JSON object. Measures copy
+// bandwidth in the same run, for comparison. peers.py times other libraries on the same shapes.
+//
+//   gpu_bench [--batch-invariant]    as lssar-server --batch-invariant runs it
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +14,7 @@
 #include "base/check.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/cublas_gemm.h"
 #include "kernels/cuda/device/device_backend.h"
 #include "kernels/cuda/device/device_kernels.h"
 #include "kernels/two_planes.h"
@@ -44,9 +47,11 @@ struct Gpu {
   std::unique_ptr<Backend> backend;
   CudaDriver* driver = nullptr;
 
-  static Gpu Open() {
-    CudaBackendParts parts{
-        .name = "cuda", .driver = MakeDeviceDriver(), .kernels = DeviceKernels()};
+  static Gpu Open(bool batch_invariant) {
+    CudaBackendParts parts{.name = "cuda",
+                           .driver = MakeDeviceDriver(),
+                           .kernels = DeviceKernels(),
+                           .make_gemm_library = batch_invariant ? nullptr : &MakeCublasGemm};
     CudaDriver* const driver = parts.driver.get();
     return {.backend = Must(MakeCudaBackend(std::move(parts), 0)), .driver = driver};
   }
@@ -269,13 +274,19 @@ nlohmann::json Prefill(const Gpu& gpu) {
 }  // namespace
 }  // namespace lssar
 
-int main() {
+int main(int argc, char** argv) {
   using namespace lssar;  // NOLINT
-  const Gpu gpu = Gpu::Open();
+  const bool batch_invariant = argc == 2 && std::strcmp(argv[1], "--batch-invariant") == 0;
+  if (argc > 1 && !batch_invariant) {
+    std::fprintf(stderr, "usage: gpu_bench [--batch-invariant]\n");
+    return 2;
+  }
+  const Gpu gpu = Gpu::Open(batch_invariant);
   const double copy_gbs = CopyBandwidth(gpu);
   nlohmann::json rows = Decode(gpu, copy_gbs);
   for (const nlohmann::json& row : Prefill(gpu)) rows.push_back(row);
   const nlohmann::json report{{"device", gpu.backend->Describe()},
+                              {"batch_invariant", batch_invariant},
                               {"context", kContext},
                               {"heads", kHeads},
                               {"head_dim", 64},
