@@ -79,6 +79,20 @@ std::vector<Adversary> Adversaries() {
            }
          }
        }},
+      // The keys of the largest scores from the high plane are half a step of every element too
+      // large there; a late key, of the largest score from both planes, is half a step too small.
+      {"the high plane misses the peak",
+       [](SequenceVectors* s) {
+         for (size_t i = 0; i < s->q.size(); ++i) {
+           const int token = int(i / s->RowFloats()), dim = int(i) % s->head_dim;
+           const float sign = dim % 3 == 0 ? -1.0f : 1.0f;
+           s->q[i] = dim == 0 ? 0.0f : sign / std::sqrt(float(s->head_dim - 1));
+           const int steps = token % 16 == 3 ? (sign < 0 ? 641 : 640)
+                             : token == 249  ? (dim % 10 == 1 ? 895 : 639)
+                                             : 0;
+           s->k[i] = dim == 0 ? 1.0f : sign * float(steps) / float(kMaxFixed);
+         }
+       }},
       {"zero queries", [](SequenceVectors* s) { std::ranges::fill(s->q, 0.0f); }},
       {"one huge coordinate of q",
        [](SequenceVectors* s) {
