@@ -190,6 +190,7 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
     const WarpMemory<E, kDim> memory{SharedMemory() +
                                      WarpIdx() * WarpMemory<E, kDim>::NumBytes(most_heads)};
 
+    HeadQueries<E, kDim> q;
     {
       KeyStream<E, kDim, true> stream(memory);
       int own = WarpIdx();
@@ -197,7 +198,7 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
         if (own * num_blocks + rank < num_splits) StartSplit(work, stream, own * num_blocks + rank);
       };
       start();
-      const HeadQueries<E, kDim> q = LoadQuery(work, row);
+      q = LoadQuery(work, row);
       while (own * num_blocks + rank < num_splits) {
         ScoreSplit<kGrouped>(work, q, stream, memory, own * num_blocks + rank,
                              block.scores + own * most_heads * kCudaSplitKeys, kCudaSplitKeys,
@@ -228,7 +229,6 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
     WeightRule rule = ReduceSplits(args, row.num_keys, block.all_sums + own_head,
                                    block.all_maxima + own_head, most_heads);
     if constexpr (E::kTwoPlanes) {
-      const HeadQueries<E, kDim> q = LoadQuery(work, row);
       for (int own = WarpIdx(); own * num_blocks + rank < num_splits; own += num_warps) {
         const SplitStats stats =
             RefineSplit<kGrouped>(work, q, LeastOfCandidates(rule), memory, own * num_blocks + rank,

@@ -393,11 +393,12 @@ class Prefill {
       }
     }
   }
-  // How far a key's score may lie from that of its high plane. All keys of short rows need both.
+  // Of a key's score, from that of its high plane. All keys of short rows need both planes.
   template <bool kMasked>
-  LSSAR_DEVICE float BoundOf(int buffer, int at, int row) const {
-    const float bound = IsShort<kMasked>(row) ? kAnyBound : q_[0].of_row[row].bound;
-    return Memory::KeyScales(buffer)[at] * bound;
+  LSSAR_DEVICE float UpperBound(int buffer, int at, int row, float score) const {
+    const float key_scale = Memory::KeyScales(buffer)[at];
+    return IsShort<kMasked>(row) ? MulAdd(kAnyBound, key_scale, score)
+                                 : q_[0].of_row[row].UpperBound(score, key_scale);
   }
 
   using RowSums = SplitParts[kThreadRows];
@@ -510,10 +511,12 @@ class Prefill {
           for (int i = 0; i < 4; ++i) {
             const int row = i / 2, of_thread = at + LaneIdx() % 4 * 2 + i % 2;
             if (kMasked && !Attends(row, tile, of_thread)) continue;
-            const float bound = BoundOf<kMasked>(buffer, of_thread, row);
-            lower_bounds_[row] = fmaxf(lower_bounds_[row], c[set][i] - bound);
-            largest[row] = fmaxf(largest[row], c[set][i] + bound);
-            contends |= !(c[set][i] + bound < lower_bounds_[row]);
+            const float upper = UpperBound<kMasked>(buffer, of_thread, row, c[set][i]);
+            const float lower =
+                q_[0].of_row[row].LowerBound(c[set][i], Memory::KeyScales(buffer)[of_thread]);
+            lower_bounds_[row] = fmaxf(lower_bounds_[row], lower);
+            largest[row] = fmaxf(largest[row], upper);
+            contends |= !(upper < lower_bounds_[row]);
           }
         }
         float whole[2][4];
@@ -728,8 +731,8 @@ class Prefill {
           for (int i = 0; i < 8; ++i) {
             float most = c[set + i / 4][i % 4];
             if constexpr (E::kTwoPlanes) {
-              most += BoundOf<kMasked>(
-                  buffer, first + (set + i / 4) * 8 + LaneIdx() % 4 * 2 + i % 2, i / 2 % 2);
+              const int at = first + (set + i / 4) * 8 + LaneIdx() % 4 * 2 + i % 2;
+              most = UpperBound<kMasked>(buffer, at, i / 2 % 2, most);
             }
             any |= !(most < least_first_[2 * rows + i / 2 % 2]);
           }

@@ -394,7 +394,8 @@ LSSAR_DEVICE SplitStats RefineSplit(const RowWork<E, kDim>& work, const HeadQuer
       const int at = lane + i * kWarpThreads;
       const bool is_candidate =
           first + at < work.num_keys &&
-          (is_short || !(scores[head * head_stride + at] + scales[i] * bound < least_of_head));
+          (is_short ||
+           !(MulAdd(bound, scales[i], scores[head * head_stride + at]) < least_of_head));
       const unsigned candidates = Ballot(is_candidate);
       if (lane == 0) {
         memory.Survivors()[i] = head == 0 ? candidates : memory.Survivors()[i] | candidates;
@@ -443,7 +444,7 @@ LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const HeadQueries<E, 
       if constexpr (E::kTwoPlanes) {
         const float key_scale = memory.KeyScales(stage)[at + i];
         score = summed = q.row.HighScore(c[i], c[2 + i], key_scale);
-        least = score - key_scale * q.row.bound;
+        least = q.row.LowerBound(score, key_scale);
       } else {
         float factor = q.inverse;
         if (E::kHasScales) factor *= memory.KeyScales(stage)[at + i];

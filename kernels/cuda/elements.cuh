@@ -261,11 +261,12 @@ LSSAR_DEVICE float FixedScale(unsigned largest_bits) {
   return largest_bits < 0x7F800000 ? FloatOfBits(largest_bits) / float(kMaxFixed)
                                    : FloatOfBits(0x7FC00000);
 }
-LSSAR_DEVICE int ToFixed(float x, float scale) {
-  if (!(scale > 0)) return 0;
-  const float steps = rintf(x / scale), most = float(kMaxFixed);
-  return int(steps > most ? most : steps < -most ? -most : steps);
+// Requires  steps is a number
+LSSAR_DEVICE int FixedOf(float steps) {
+  constexpr float kMost = float(kMaxFixed);
+  return int(rintf(fminf(fmaxf(steps, -kMost), kMost)));
 }
+LSSAR_DEVICE int ToFixed(float x, float scale) { return scale > 0 ? FixedOf(x / scale) : 0; }
 // The nearest multiple of 256, over 256: x = 256 FixedHigh(x) + a rest in [-128, 127].
 LSSAR_DEVICE int FixedHigh(int x) { return (x + 128) >> 8; }
 
@@ -294,12 +295,14 @@ struct FixedRow {
       largest = other > largest ? other : largest;
     }
     const float scale = FixedScale(largest);
+    // A product in place of a quotient: near a tie it may round to the other neighbour.
+    const float inverse = scale >= 0x1p-126f ? 1.0f / scale : 0.0f;
     int sum = 0, high_sum = 0, high_norm = 0;
     ForEachWord([&](int step, int word, int dim) {
       unsigned parts[2] = {0, 0};
       LSSAR_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const int x = row == nullptr ? 0 : ToFixed(row[dim + i], scale), high = FixedHigh(x);
+        const int x = row == nullptr ? 0 : FixedOf(row[dim + i] * inverse), high = FixedHigh(x);
         sum += x;
         high_sum += high;
         high_norm += high < 0 ? -high : high;
@@ -324,6 +327,13 @@ struct FixedRow {
   // `high`, `rest`: sums of products of a plane with q's high bytes, and with the rests.
   LSSAR_DEVICE float HighScore(int high, int rest, float key_scale) const {
     return float(256 * high + rest + offset) * key_scale * factor;
+  }
+  // Between these lies the score from both planes.
+  LSSAR_DEVICE float LowerBound(float score, float key_scale) const {
+    return MulAdd(-bound, key_scale, score);
+  }
+  LSSAR_DEVICE float UpperBound(float score, float key_scale) const {
+    return MulAdd(bound, key_scale, score);
   }
   LSSAR_DEVICE float WithLow(float score, int high, float key_scale) const {
     return MulAdd(float(high + high_offset) * key_scale, factor, score);

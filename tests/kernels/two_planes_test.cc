@@ -29,6 +29,9 @@ using ::testing::HasSubstr;
 constexpr double kTolerance = 2e-5;
 constexpr double kCudaTolerance = 5e-4;
 
+// Only keys very near the peak have a weight: bounds that are too narrow lose them.
+constexpr double kHighPower = 1000;
+
 // Keys for which bounds, scales or sums are at their limits.
 struct Adversary {
   std::string name;
@@ -74,6 +77,20 @@ std::vector<Adversary> Adversaries() {
              const bool is_first = i % size_t(s->head_dim) == 0;
              KeyAt(s, t)[i] = is_first ? 127.0f / 1024 : sign * float(t % 40) / 1024 + 0.5f / 1024;
            }
+         }
+       }},
+      // The keys of the largest scores from the high plane are half a step of every element too
+      // large there; a late key, of the largest score from both planes, is half a step too small.
+      {"the high plane misses the peak",
+       [](SequenceVectors* s) {
+         for (size_t i = 0; i < s->q.size(); ++i) {
+           const int token = int(i / s->RowFloats()), dim = int(i) % s->head_dim;
+           const float sign = dim % 3 == 0 ? -1.0f : 1.0f;
+           s->q[i] = dim == 0 ? 0.0f : sign / std::sqrt(float(s->head_dim - 1));
+           const int steps = token % 16 == 3 ? (sign < 0 ? 641 : 640)
+                             : token == 249  ? (dim % 10 == 1 ? 895 : 639)
+                                             : 0;
+           s->k[i] = dim == 0 ? 1.0f : sign * float(steps) / float(kMaxFixed);
          }
        }},
       {"zero queries", [](SequenceVectors* s) { std::ranges::fill(s->q, 0.0f); }},
@@ -139,7 +156,7 @@ class TwoPlanesTest : public testing::TestWithParam<std::string> {
 TEST_P(TwoPlanesTest, LongRows) {
   for (const Content content :
        {Content::kRandom, Content::kTopical, Content::kNearlyEqualK, Content::kZeroQ}) {
-    for (const double p : {15.0, 3.0, 1.0}) {
+    for (const double p : {15.0, 3.0, 1.0, kHighPower}) {
       SCOPED_TRACE(StrCat("content ", int(content), ", p ", p));
       Check(SequenceVectors(kShortRowKeys + 300, 1, 64, 21, content), {.p = p},
             kShortRowKeys + 293);
@@ -179,6 +196,7 @@ TEST_P(TwoPlanesTest, AdversarialKeys) {
     SequenceVectors s(kShortRowKeys + 60, 2, 32, 26, Content::kTopical);
     adversary.change(&s);
     Check(s, {}, kShortRowKeys + 57);
+    Check(s, {.p = kHighPower}, kShortRowKeys + 57);
     Check(s, {}, 5);
   }
 }
