@@ -393,7 +393,7 @@ class Prefill {
       }
     }
   }
-  // Of a key's score, from that of its high plane. All keys of short rows need both planes.
+  // The bound of a key's score, from that of its high plane. All keys of short rows need both.
   template <bool kMasked>
   LSSAR_DEVICE float UpperBound(int buffer, int at, int row, float score) const {
     const float key_scale = Memory::KeyScales(buffer)[at];

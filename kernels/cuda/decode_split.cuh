@@ -184,7 +184,7 @@ struct SplitStats {
 template <typename E, int kDim>
 struct HeadQueries {
   static constexpr int kSteps = kDim / 16;
-  using Sum = float;
+  using Sums = float[4];
   unsigned a[kSteps][4];
   float inverse;  // of the power of two of head lane / 4
 
@@ -214,7 +214,7 @@ struct HeadQueries {
 template <int kDim>
 struct HeadQueries<Fx16Element, kDim> {
   static constexpr int kSteps = kByteSteps<kDim>;
-  using Sum = int;
+  using Sums = int[4];
   unsigned a[kSteps][4];
   FixedRow<kDim> row;  // of head lane / 4
 
@@ -473,7 +473,7 @@ LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const HeadQueries<E, 
         LoadStored<E, kDim>(key, b[set]);
       }
     }
-    typename HeadQueries<E, kDim>::Sum c[kSets][4];
+    typename HeadQueries<E, kDim>::Sums c[kSets];
     if constexpr (E::kTwoPlanes) {
       DotPlane(q.a, b, c);
     } else {

@@ -116,8 +116,8 @@ class Norm {
     mean_low_ = float(shift + mean - double(mean_high_));
   }
 
-  // Elements [i, i + 4) after the norm. The mean is subtracted in two parts, because it may be large
-  // beside the row's spread: the first difference is exact where it is small.
+  // Elements [i, i + 4) after the norm. The mean is subtracted in two parts: it may be large beside
+  // the row's spread, and the first difference is exact where it is small.
   LSSAR_DEVICE Floats4 Apply(Floats4 values, int i) const {
     if (!has_norm_) return values;
     const Floats4 weight = WeightAt(i), bias = BiasAt(i);
@@ -349,8 +349,8 @@ class LinearTiles {
     }
   }
 
-  // Of a matrix of `num_cols` output columns: two for each multiprocessor of an H100, at most. A
-  // block that computes more tiles has the next ones' weights in flight.
+  // Blocks for `num_cols` output columns: two for each multiprocessor of an H100, at most. A block
+  // that computes more tiles has the next ones' weights in flight.
   static constexpr int NumBlocks(int num_cols) {
     const int num_blocks = (num_cols + kCols - 1) / kCols;
     return num_blocks < kMostBlocks ? num_blocks : kMostBlocks;
@@ -380,8 +380,11 @@ class LinearTiles {
     bool exists;
   };
   // Weights that are on their way.
+  struct TileWeights {
+    Stored8 tiles[kColTiles];
+  };
   struct Ahead {
-    Stored8 weights[kAhead][kColTiles];
+    TileWeights weights[kAhead];
     float scales[kAhead / 2][kColTiles][2] = {};
   };
   // Two chains of MMAs, of the first and of the second 16 columns of each 32: an MMA does not wait
@@ -389,7 +392,7 @@ class LinearTiles {
   struct Sums {
     float first[4] = {}, second[4] = {};
 
-    // Of column `i` of the lane's two, both parts.
+    // Both parts of column `i` of the lane's two.
     LSSAR_DEVICE float Total(int i) const {
       return (first[i] + second[i]) + (first[2 + i] + second[2 + i]);
     }
@@ -416,7 +419,7 @@ class LinearTiles {
   LSSAR_DEVICE void Load(const Place& place, int i, int k, Ahead& ahead) const {
     LSSAR_UNROLL
     for (int tile = 0; tile < kColTiles; ++tile) {
-      ahead.weights[i][tile] =
+      ahead.weights[i].tiles[tile] =
           static_cast<const Stored8*>(args_.weight.elements)[place.weights[tile] + k / 8];
       if constexpr (E::kHasScales) {
         LSSAR_UNROLL
@@ -451,7 +454,7 @@ class LinearTiles {
         if (k >= cols_.end) continue;
         LSSAR_UNROLL
         for (int tile = 0; tile < kColTiles; ++tile) {
-          MmaStep(x, k, ahead.weights[i][tile], tile, sums);
+          MmaStep(x, k, ahead.weights[i].tiles[tile], tile, sums);
           if (E::kHasScales && i % 2 == 1) {
             AddGroup(ahead.scales[i / 2][tile], tile, sums, totals);
           }
@@ -505,7 +508,7 @@ class LinearTiles {
   LSSAR_DEVICE static Floats2* SharedTotals(float* shared, int chain, int tile) {
     return reinterpret_cast<Floats2*>(shared) + (chain * kTiles + tile) * kWarpThreads + LaneIdx();
   }
-  // Of the warp's tile.
+  // All chains of the warp's tile.
   LSSAR_DEVICE Floats2 AddChains(float* shared) const {
     Floats2 sums = *SharedTotals(shared, 0, WarpIdx());
     LSSAR_UNROLL

@@ -203,7 +203,7 @@ template <int kDim>
 inline constexpr int kByteSteps = (kDim + 31) / 32;
 
 // The first of the four dimensions that thread t of a quad takes in word `word` of step `step`: 16
-// adjacent dimensions of each 64, 8 of a last 32. Of a last 16, word 0 alone has some (HasWord).
+// adjacent dimensions of each 64, 8 of a last 32. Word 0 alone has some of a last 16 (HasWord).
 template <int kDim>
 LSSAR_DEVICE constexpr int DimOfWord(int step, int word, int t) {
   if (step / 2 * 64 + 64 <= kDim) return step / 2 * 64 + 16 * t + step % 2 * 8 + word * 4;
