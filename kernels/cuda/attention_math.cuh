@@ -43,6 +43,12 @@ struct SplitParts {
   SoftplusSum sums[8];
 };
 
+// The largest over the 4 threads of a row.
+LSSAR_DEVICE float LargestOfQuad(float x) {
+  x = fmaxf(x, ShuffleXor(x, 1));
+  return fmaxf(x, ShuffleXor(x, 2));
+}
+
 // The parts added over the 4 threads of a row. Clears them.
 LSSAR_DEVICE float TakeTotal(SplitParts& parts) {
   float positives[4], products[4];

@@ -428,7 +428,7 @@ class Prefill {
       }
     }
     LSSAR_UNROLL
-    for (int i = 0; i < kThreadRows; ++i) maxima_[i] = LargestOfRow(maxima_[i]);
+    for (int i = 0; i < kThreadRows; ++i) maxima_[i] = LargestOfQuad(maxima_[i]);
     WaitForCopyGroups<0>();
     SyncBlock();
   }
@@ -538,12 +538,8 @@ class Prefill {
       }
     }
     LSSAR_UNROLL
-    for (int row = 0; row < 2; ++row) lower_bounds_[row] = LargestOfRow(lower_bounds_[row]);
+    for (int row = 0; row < 2; ++row) lower_bounds_[row] = LargestOfQuad(lower_bounds_[row]);
     StoreMaxima(tile, 0, largest[0], largest[1]);
-  }
-  LSSAR_DEVICE static float LargestOfRow(float x) {
-    x = fmaxf(x, ShuffleXor(x, 1));
-    return fmaxf(x, ShuffleXor(x, 2));
   }
 
   static constexpr int KeyOfSet(int set) { return set % 2 * 32 + set / 2 * 8; }

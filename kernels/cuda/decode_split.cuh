@@ -281,6 +281,28 @@ LSSAR_DEVICE int ListKeys(const WarpMemory<E, kDim>& memory, bool compacts) {
   return count;
 }
 
+// For each group of 16 of `count` listed keys, in order: use(group, stage), while the copies of the
+// next groups are on their way. gather(group, stage): starts those of a group.
+template <int kStages, typename F, typename G>
+LSSAR_DEVICE void ForEachGroup(int count, const F& gather, const G& use) {
+  const int num_groups = (count + kGroupKeys - 1) / kGroupKeys;
+  int num_gathered = 0;
+  const auto gather_next = [&] {
+    if (num_gathered < num_groups) gather(num_gathered, num_gathered % kStages);
+    ++num_gathered;
+    CpAsyncCommitGroup();
+  };
+  for (int i = 0; i < kStages - 1; ++i) gather_next();
+  for (int group = 0; group < num_groups; ++group) {
+    gather_next();
+    WaitForCopyGroups<kStages - 1>();
+    SyncWarp();
+    use(group, group % kStages);
+    SyncWarp();
+  }
+  WaitForCopyGroups<0>();
+}
+
 // Starts copies of the low planes of 16 listed keys, and of the keys' scales.
 template <typename E, int kDim>
 LSSAR_DEVICE void GatherLow(const RowWork<E, kDim>& work, const WarpMemory<E, kDim>& memory,
@@ -310,22 +332,11 @@ LSSAR_DEVICE float AddLowPlanes(const RowWork<E, kDim>& work, const HeadQueries<
   const bool has_head = head < (kGrouped ? work.num_heads : 1);
   const bool is_short = IsShortRow(work.num_keys);
   float* const of_head = scores + (kGrouped && has_head ? head * head_stride : 0);
-  const int num_groups = (count + kGroupKeys - 1) / kGroupKeys;
   float max = kLowestScore;
-  int num_gathered = 0;
-  const auto gather_next = [&] {
-    if (num_gathered < num_groups) {
-      GatherLow(work, memory, first_key, num_gathered, count, num_gathered % Memory::kStages);
-    }
-    ++num_gathered;
-    CpAsyncCommitGroup();
+  const auto gather = [&](int group, int stage) {
+    GatherLow(work, memory, first_key, group, count, stage);
   };
-  for (int i = 0; i < Memory::kStages - 1; ++i) gather_next();
-  for (int group = 0; group < num_groups; ++group) {
-    gather_next();
-    WaitForCopyGroups<Memory::kStages - 1>();
-    SyncWarp();
-    const int stage = group % Memory::kStages;
+  ForEachGroup<Memory::kStages>(count, gather, [&](int group, int stage) {
     unsigned b[2][kByteSteps<kDim>][2];
     LSSAR_UNROLL
     for (int set = 0; set < 2; ++set) {
@@ -344,11 +355,8 @@ LSSAR_DEVICE float AddLowPlanes(const RowWork<E, kDim>& work, const HeadQueries<
                        : q.row.WithLow(score, high, key_scale);
       max = fmaxf(max, score);
     }
-    SyncWarp();
-  }
-  WaitForCopyGroups<0>();
-  max = fmaxf(max, ShuffleXor(max, 1));
-  return fmaxf(max, ShuffleXor(max, 2));
+  });
+  return LargestOfQuad(max);
 }
 
 // The sum of a short row's softplus scores in head lane / 4, as ScoreSplit adds them up.
@@ -495,8 +503,7 @@ LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const HeadQueries<E, 
   }
   stream.Drain();
 
-  max = fmaxf(max, ShuffleXor(max, 1));
-  max = fmaxf(max, ShuffleXor(max, 2));
+  max = LargestOfQuad(max);
   const double sum = double(TakeTotal(parts));
   if (has_head && lane % 4 == 0) store(head, SplitStats{.sum = sum, .max = max});
   SyncWarp();
@@ -607,21 +614,10 @@ LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const WeightRule& rule
   ValueSums<E, kDim> sums;
   sums.Clear();
   const int count = ListGathered(memory, num_heads, work.args.compacts_values);
-  const int num_groups = (count + kGroupKeys - 1) / kGroupKeys;
-  int num_gathered = 0;
-  const auto gather_next = [&] {
-    if (num_gathered < num_groups) {
-      GatherGroup(work, memory, first, num_gathered, count, num_gathered % Memory::kStages);
-    }
-    ++num_gathered;
-    CpAsyncCommitGroup();
+  const auto gather = [&](int group, int stage) {
+    GatherGroup(work, memory, first, group, count, stage);
   };
-  for (int i = 0; i < Memory::kStages - 1; ++i) gather_next();
-  for (int group = 0; group < num_groups; ++group) {
-    gather_next();
-    WaitForCopyGroups<Memory::kStages - 1>();
-    SyncWarp();
-    const int stage = group % Memory::kStages;
+  ForEachGroup<Memory::kStages>(count, gather, [&](int group, int stage) {
     unsigned a[4];
     LoadWeights(memory, num_heads, group, a);
     // Every value of a single head is one that it attends to.
@@ -631,9 +627,7 @@ LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const WeightRule& rule
     } else {
       sums.template Add<kGrouped>(a, memory.ValueStage(stage), Memory::kValueStride);
     }
-    SyncWarp();
-  }
-  WaitForCopyGroups<0>();
+  });
 
   if (lane / 4 < num_heads) {
     float* const partial = partials + (kGrouped ? lane / 4 * partial_stride : 0);

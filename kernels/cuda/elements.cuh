@@ -33,7 +33,6 @@ struct F16Element {
   static constexpr bool kTwoPlanes = false;
   static constexpr int kBytes = 2;
   static constexpr bool kHasScales = false;
-  static constexpr int kRowParts = 2;
   static constexpr unsigned kOnes = 0x3C003C00;
   static constexpr unsigned kExponent = 0x7C00;  // of an infinity or a NaN: all set
 
@@ -122,7 +121,6 @@ LSSAR_DEVICE constexpr int DimOfStep(int step, int t) {
 // A row of fp32, scaled, as two parts of 16 bits.
 template <typename E, int kDim>
 struct ScaledRow {
-  static_assert(E::kRowParts == 2);
 
   const float* row;  // null: zeros
   float factor;      // of its elements
@@ -144,9 +142,7 @@ struct ScaledRow {
         }
       }
     }
-    largest = fmaxf(largest, ShuffleXor(largest, 1));
-    largest = fmaxf(largest, ShuffleXor(largest, 2));
-    const float power = PowerOfTwoFor(largest, 11);
+    const float power = PowerOfTwoFor(LargestOfQuad(largest), 11);
     factor = scale * power;
     inverse = 1.0f / power;
   }

@@ -21,7 +21,10 @@ ANSWERS = 0.2  # weight of the mean loss on answers beside the mean KL
 
 
 def transfer(teacher, student, tokens, answers, scale=1.0):
-    """Mean relative squared error of the layers' attention outputs. Trains W_q, W_k (and ln_1)."""
+    """Mean relative squared error of the layers' attention outputs. Trains W_q, W_k (and ln_1).
+
+    answers: as distil's; not read, since no token is predicted.
+    """
     total = 0.0
     with torch.no_grad():
         x = teacher.embed(tokens)
