@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/attention_math.h"
+#include "kernels/two_planes.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/dense_cases.h"
 #include "tests/support/compare.h"
@@ -369,7 +370,9 @@ TEST_P(AttentionTest, LongRowsOfADecodeStep) {
       if (!SupportsAttention(*backend_, spec)) continue;
       SequenceVectors sequence(num_tokens, 1, 64, 7, Content::kTopical);
       if (!spec.Form().is_length_scaled) sequence.LengthenQueries();
-      for (DType dtype : {DType::kF16, DType::kI8}) CheckLast(sequence, spec, 64, dtype);
+      for (DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
+        if (CheckKvType(spec, dtype).ok()) CheckLast(sequence, spec, 64, dtype);
+      }
     }
   }
 }
@@ -425,13 +428,14 @@ TEST_P(AttentionTest, Int8PagesAreCloseToFp32Pages) {
 // A NaN past a row's N must not reach its result. A NaN inside must.
 TEST_P(AttentionTest, NanReachesOnlyRowsThatAttendToIt) {
   constexpr int kTokens = 90, kPoisoned = 70, kDim = 32;
-  for (const DType dtype : {MostExact(), DType::kI8}) {
+  for (const DType dtype : {MostExact(), DType::kI8, DType::kFx16}) {
     for (const bool in_key : {true, false}) {
       // Not the kinds that give equal keys zero weight: they do not read the NaN value.
       for (AttentionKind kind :
            {AttentionKind::kLssar, AttentionKind::kLssa, AttentionKind::kSoftmax,
             AttentionKind::kSoftmaxR, AttentionKind::kSigmoidN, AttentionKind::kSigmoidR}) {
         if (!SupportsAttention(*backend_, {.kind = kind})) continue;
+        if (!CheckKvType({.kind = kind}, dtype).ok()) continue;
         const SequenceVectors sequence(kTokens, 1, kDim, 12, Content::kZeroQ);  // all weights count
         PagedKv kv(*backend_, {&sequence}, 16, dtype);
         const std::vector<float> clean = Attend(*backend_, {.kind = kind}, {&sequence}, kv,
@@ -457,25 +461,28 @@ TEST_P(AttentionTest, InfiniteValuesReachOnlyRowsThatWeighThem) {
   constexpr int kTokens = 600, kDim = 64;
   SequenceVectors sequence(kTokens, 1, kDim, 15, Content::kTopical);
   std::copy_n(&sequence.k[3 * kDim], kDim, &sequence.q[310 * kDim]);  // row 310 weighs key 3
-  PagedKv kv(*backend_, {&sequence}, 16, MostExact());
-  PagedKv reference_kv(*reference_, {&sequence}, 16, MostExact());
-  std::vector<float> infinite(kDim, std::numeric_limits<float>::infinity());
-  for (const int key : {3, 280}) {
-    kv.Value(0, key, 0).Store(infinite);
-    reference_kv.Value(0, key, 0).Store(infinite);
+  for (const DType dtype : {MostExact(), DType::kFx16}) {
+    PagedKv kv(*backend_, {&sequence}, 16, dtype);
+    PagedKv reference_kv(*reference_, {&sequence}, 16, dtype);
+    std::vector<float> infinite(kDim, std::numeric_limits<float>::infinity());
+    for (const int key : {3, 280}) {
+      kv.Value(0, key, 0).Store(infinite);
+      reference_kv.Value(0, key, 0).Store(infinite);
+    }
+    const std::vector<RowRange> rows{{.first = 290, .count = kTokens - 290}};
+    const std::vector<float> expected = Attend(*reference_, {}, {&sequence}, reference_kv, rows);
+    const std::vector<float> actual = Attend(*backend_, {}, {&sequence}, kv, rows);
+    int num_finite = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(std::isfinite(actual[i]), std::isfinite(expected[i])) << "row " << i / kDim;
+      if (!std::isfinite(expected[i])) continue;
+      ++num_finite;
+      EXPECT_NEAR(actual[i], expected[i], Tolerance() * LargestValue(sequence))
+          << "row " << i / kDim;
+    }
+    EXPECT_GT(num_finite, 100 * kDim);
+    EXPECT_LT(num_finite, int(expected.size()));  // some row has a weight there
   }
-  const std::vector<RowRange> rows{{.first = 290, .count = kTokens - 290}};
-  const std::vector<float> expected = Attend(*reference_, {}, {&sequence}, reference_kv, rows);
-  const std::vector<float> actual = Attend(*backend_, {}, {&sequence}, kv, rows);
-  int num_finite = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_EQ(std::isfinite(actual[i]), std::isfinite(expected[i])) << "row " << i / kDim;
-    if (!std::isfinite(expected[i])) continue;
-    ++num_finite;
-    EXPECT_NEAR(actual[i], expected[i], Tolerance() * LargestValue(sequence)) << "row " << i / kDim;
-  }
-  EXPECT_GT(num_finite, 100 * kDim);
-  EXPECT_LT(num_finite, int(expected.size()));  // some row has a weight there
 }
 
 // d = 2, four keys: the query is e1; keys are e1, e1, -e1, e2. With N = 4, row 4 has
