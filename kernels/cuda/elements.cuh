@@ -121,7 +121,6 @@ LSSAR_DEVICE constexpr int DimOfStep(int step, int t) {
 // A row of fp32, scaled, as two parts of 16 bits.
 template <typename E, int kDim>
 struct ScaledRow {
-
   const float* row;  // null: zeros
   float factor;      // of its elements
   float inverse;     // of the power of two in the factor
