@@ -72,6 +72,7 @@ absl::Status Gpt::ForwardBy(RunStep run_step, const ForwardBatch& batch, const K
   RETURN_IF_ERROR(PlaceTokens(batch, rows));
   const bool has_override = GroupByAttention(batch, rows);
   interrupt_ = batch.interrupt;
+  num_layers_begun_ = batch.num_layers_begun;
   absl::Status captured;
   const auto ops = [&] {
     backend_->Embed({.ids = batch.token_ids,
@@ -89,6 +90,7 @@ absl::Status Gpt::ForwardBy(RunStep run_step, const ForwardBatch& batch, const K
     captured.Update(Steer(0, batch));
     captured.Update(CaptureHidden(0, batch));
     for (int layer = 0; layer < config_.num_hidden_layers && !IsInterrupted(); ++layer) {
+      if (num_layers_begun_ != nullptr) ++*num_layers_begun_;
       RunBlock(layer, rows, kv, stats);
       captured.Update(Capture(layer, batch, kv));
       captured.Update(Steer(layer + 1, batch));

@@ -114,6 +114,7 @@ class Gpt : public LanguageModel {
 
   std::vector<AttentionGroup> groups_;            // of the batch that runs
   const std::atomic<bool>* interrupt_ = nullptr;  // of the batch that runs
+  std::atomic<int64_t>* num_layers_begun_ = nullptr;  // of the same
 
   // Host copies.
   std::vector<float> final_norm_weight_, final_norm_bias_;  // [hidden_size]

@@ -80,6 +80,9 @@ struct ForwardBatch {
   // Once it is true, Forward ends as soon as it can. Null: never. Such a step is not replayed from
   // a graph.
   const std::atomic<bool>* interrupt = nullptr;
+  // Counts layers as they begin, so that others see a long step go on; none of a replayed graph.
+  // Null: not counted.
+  std::atomic<int64_t>* num_layers_begun = nullptr;
 
   void Clear() {
     token_ids.clear();
@@ -93,6 +96,7 @@ struct ForwardBatch {
     hidden_captures.clear();
     steered.clear();
     interrupt = nullptr;
+    num_layers_begun = nullptr;
   }
 };
 

@@ -87,6 +87,7 @@ class DraftModel : public Proposer {
   int64_t NumBatchedTokens() const { return runner_.Totals().num_batched_tokens; }
   // Forwards that failed, and sequences whose logits were not finite.
   int64_t NumFailures() const { return num_failures_; }
+  int64_t NumLayersBegun() const { return runner_.NumLayersBegun(); }  // threads: any
 
  private:
   DraftModel(Checkpoint* draft, const Checkpoint& served, std::unique_ptr<KvCache> kv_cache,

@@ -340,6 +340,8 @@ EngineStats Engine::Stats() const {
   const RequestQueue::Load load = waiting_->CurrentLoad();
   stats.is_serving = !load.is_closed;
   stats.is_device_lost = is_device_lost_;
+  stats.num_layers_begun = model_runner_->NumLayersBegun();
+  if (draft_model_ != nullptr) stats.num_layers_begun += draft_model_->NumLayersBegun();
   stats.num_waiting = load.num_requests;
   stats.num_waiting_tokens = load.num_tokens;
   return stats;

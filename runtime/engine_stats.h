@@ -50,8 +50,10 @@ struct EngineStats : SchedulerCounters, ModelCounters {
   int num_free_draft_model_pages = 0;    // cached ones included
   int64_t num_draft_model_failures = 0;  // forwards that failed, sequences with NaN logits
   StageTimes stages = {};
-  // The beginning of the step in progress; nullopt: none is. If it lies far back, the engine hangs.
+  // The beginning of the step in progress; nullopt: none is. If it lies far back and no layer has
+  // begun for as long, the engine hangs.
   std::optional<Clock::time_point> step_started_at = {};
+  int64_t num_layers_begun = 0;  // since the start, the draft model's too
 };
 
 }  // namespace lssar

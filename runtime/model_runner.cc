@@ -100,6 +100,7 @@ void ModelRunner::PlaceHiddenRuns() {
 
 absl::Status ModelRunner::Forward(const std::atomic<bool>* interrupt) {
   batch_.interrupt = batch_.captures.empty() ? interrupt : nullptr;
+  batch_.num_layers_begun = &num_layers_begun_;
   attention_.assign(batch_.sequences.size(), AttentionStats{});
   return model_->Forward(batch_, kv_, attention_.data());
 }

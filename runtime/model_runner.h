@@ -52,6 +52,9 @@ class ModelRunner {
   absl::Status Discard() { return model_->Synchronize(); }
 
   const ModelCounters& Totals() const { return totals_; }
+  // Of all Forwards since the start: rises while one runs.
+  // Threads   any
+  int64_t NumLayersBegun() const { return num_layers_begun_; }
   // Threads   any
   std::vector<HeadStatistics> SampledAttention() const {
     return sampler_ ? sampler_->Statistics() : std::vector<HeadStatistics>();
@@ -74,6 +77,7 @@ class ModelRunner {
   LanguageModel* const model_;
   const KvView kv_;
   ModelCounters totals_;
+  std::atomic<int64_t> num_layers_begun_ = 0;
   std::optional<AttentionSampler> sampler_;  // nullopt: attention is not sampled
 
   // State of the step; members to reuse their memory.

@@ -293,8 +293,8 @@ std::vector<Flag> ServerFlags(ServerOptions& options) {
        "Time for running requests to finish after SIGTERM, [0, 1h]; default 30s",
        AssignDuration(&options.drain_timeout, absl::ZeroDuration(), absl::Hours(1))},
       {"step-timeout", "Serving", "TIME",
-       "Maximum time of one engine step; a longer step counts as stuck, and the server exits with "
-       "code 3, [0, 1h], 0: no limit; default 1m",
+       "Maximum time of an engine step in one layer; a step that takes longer counts as stuck, and "
+       "the server exits with code 3, [0, 1h], 0: no limit; default 1m",
        AssignDuration(&options.step_timeout, absl::ZeroDuration(), absl::Hours(1))},
       {"log-level", "Serving", "LEVEL",
        "Minimum level of log lines: info, warning, error or off; default info",

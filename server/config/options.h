@@ -93,7 +93,7 @@ struct ServerOptions {
   ConnectionOptions connection;
   StreamOptions stream;
   absl::Duration drain_timeout = absl::Seconds(30);
-  // An engine step that takes longer is stuck; zero: no limit.
+  // An engine step that spends longer in one layer is stuck; zero: no limit.
   absl::Duration step_timeout = absl::Seconds(60);
   std::string log_level = "info";  // info | warning | error | off
   std::string otlp_endpoint;       // of spans, as of ParseOtlpEndpoint; empty: none are sent

@@ -30,18 +30,23 @@ std::optional<EngineFailure> StepWatch::Check(const EngineStats& stats, Clock::t
         .status = absl::UnavailableError("the engine failed and serves no more requests")};
   }
   const Clock::time_point started_at = stats.step_started_at.value_or(Clock::time_point());
-  if (started_at == Clock::time_point() || started_at != step_started_at_) {
+  if (started_at == Clock::time_point() || started_at != step_started_at_ ||
+      stats.num_layers_begun != num_layers_begun_) {
     step_started_at_ = started_at;
+    num_layers_begun_ = stats.num_layers_begun;
     watched_ = {};
     return std::nullopt;
   }
   watched_ += gap;
   if (step_timeout_ == Clock::duration() || watched_ < step_timeout_) return std::nullopt;
   const Clock::duration age = now - started_at;
-  const auto age_ms = std::chrono::duration_cast<std::chrono::milliseconds>(age);
+  const auto milliseconds = [](Clock::duration time) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
+  };
   return EngineFailure{
       .status = absl::UnavailableError(
-          StrCat("the engine is stuck: its current step has run for ", age_ms.count(), " ms")),
+          StrCat("the engine is stuck: its current step has run for ", milliseconds(age),
+                 " ms, the last ", milliseconds(watched_), " in one layer")),
       .stuck_for = age};
 }
 

@@ -3,6 +3,7 @@
 #define LSSAR_SERVER_OPS_WATCHDOG_H_
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -23,7 +24,7 @@ struct EngineFailure {
 // Derives the failure from successive EngineStats.
 class StepWatch {
  public:
-  // `step_timeout`: a longer step hangs; zero: no limit.
+  // `step_timeout`: a step that has begun no layer for longer hangs; zero: no limit.
   // `max_gap`: at most this much of the time between two checks counts, so that time in which the
   // process itself is stopped or its machine suspended does not.
   StepWatch(Clock::duration step_timeout, Clock::duration max_gap)
@@ -35,8 +36,9 @@ class StepWatch {
  private:
   const Clock::duration step_timeout_, max_gap_;
   Clock::time_point step_started_at_ = {};  // of the current step; the epoch: no step is running
+  int64_t num_layers_begun_ = 0;            // at the last check
   Clock::time_point last_check_at_ = {};
-  Clock::duration watched_ = {};  // time counted towards the current step
+  Clock::duration watched_ = {};  // time counted since the step or one of its layers began
 };
 
 // Polls the engine's stats on a thread of its own and reports the first failure.

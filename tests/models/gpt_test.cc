@@ -479,7 +479,10 @@ TEST(GptTest, AnInterruptedForwardIsRepeatedWithTheSameBits) {
     interrupted.captures = {
         {.heads = {.layers = first_of_both, .heads = first_of_both, .sink = &sink}}};
     interrupted.interrupt = &sink.interrupt;
+    std::atomic<int64_t> num_layers_begun = 0;
+    interrupted.num_layers_begun = &num_layers_begun;
     EXPECT_TRUE(absl::IsCancelled(model.Get()->Forward(interrupted, pool->view, nullptr)));
+    EXPECT_EQ(num_layers_begun, 1) << "the second was left out";
     EXPECT_TRUE(model.Get()->Synchronize().ok());
     // Other chunks than the one that was interrupted.
     logits_of(batch_of(kNumBefore, kNumBefore + 7));

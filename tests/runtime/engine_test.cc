@@ -368,6 +368,7 @@ TEST_F(EngineTest, CountsStepsTokensAndTheirTimes) {
   EXPECT_EQ(stats.num_waiting_tokens, 0);
   EXPECT_EQ(stats.num_batched_tokens, 20 + 9 + 30) << "the last token is never computed";
   EXPECT_EQ(stats.num_steps, observer.num_steps);
+  EXPECT_EQ(stats.num_layers_begun, stats.num_steps) << "the fake model has one layer";
   EXPECT_EQ(stats.num_batched_tokens, observer.total_tokens);
   // After each step, and before the model runs in the two steps that admit a request.
   EXPECT_GE(observer.num_results, stats.num_steps + 2);

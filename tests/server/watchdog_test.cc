@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -44,6 +45,21 @@ TEST(StepWatchTest, ManyStepsAndIdleTimeAreNotStuck) {
     const EngineStats stats = is_idle ? EngineStats() : InStep(kStart + seconds(s / 2 * 2));
     EXPECT_FALSE(watch.Check(stats, now)) << s;
   }
+}
+
+// On a machine that others keep busy, or with a large model.
+TEST(StepWatchTest, ASlowStepThatGoesOnIsNotStuck) {
+  StepWatch watch(seconds(60), seconds(2));
+  EngineStats stats = InStep(kStart);
+  Clock::time_point now = kStart;
+  for (int s = 0; s < 600; ++s, now += seconds(1)) {
+    stats.num_layers_begun = s / 59;
+    EXPECT_FALSE(watch.Check(stats, now)) << s;
+  }
+  std::optional<EngineFailure> failure;
+  for (int s = 0; s < 61 && !failure; ++s, now += seconds(1)) failure = watch.Check(stats, now);
+  ASSERT_TRUE(failure.has_value()) << "the last layer does not end";
+  EXPECT_GT(failure->stuck_for, seconds(600));
 }
 
 TEST(StepWatchTest, GapsBetweenChecksAreCapped) {

@@ -120,6 +120,7 @@ class FakeModel : public LanguageModel {
     if (on_forward) {
       if (absl::Status status = on_forward(batch); !status.ok()) return status;
     }
+    if (batch.num_layers_begun != nullptr) ++*batch.num_layers_begun;
     if (batch.interrupt != nullptr && *batch.interrupt) return absl::CancelledError("interrupted");
     CheckBatch(batch, kv.layout);
     hashes_.clear();
