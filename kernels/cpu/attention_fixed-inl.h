@@ -151,44 +151,45 @@ HWY_INLINE void HighDots(const uint64_t* HWY_RESTRICT quads, size_t quad_stride,
   // kMultipliesBytes: sums of high and of low bytes of q. Else: of the first and of the last keys
   // of the vector, two partial sums a key.
   FixedIntVec first[kRows][kVectors], second[kRows][kVectors];
-  for (size_t r = 0; r < kRows; ++r) {
-    for (size_t v = 0; v < kVectors; ++v) {
+  ForEachIndex<kRows>([&](auto r) LSSAR_INLINE_LAMBDA {
+    ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
       first[r][v] = hn::Zero(d_int);
       second[r][v] = kMultipliesBytes ? hn::Set(d_int, offsets[r]) : hn::Zero(d_int);
-    }
-  }
-  const auto multiply = [&](size_t begin, size_t end) {
+    });
+  });
+  const auto multiply = [&](size_t begin, size_t end) LSSAR_INLINE_LAMBDA {
     for (size_t quad = begin; quad < end; ++quad) {
       const uint64_t* of_rows = quads + quad * quad_stride;
       if constexpr (kMultipliesBytes) {
         const auto* bytes = reinterpret_cast<const int32_t*>(of_rows);
         hn::Vec<decltype(d_byte)> k[kVectors];
-        for (size_t v = 0; v < kVectors; ++v) k[v] = hn::LoadU(d_byte, vectors[v] + quad * stride);
-        for (size_t r = 0; r < kRows; ++r) {
+        ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
+          k[v] = hn::LoadU(d_byte, vectors[v] + quad * stride);
+        });
+        ForEachIndex<kRows>([&](auto r) LSSAR_INLINE_LAMBDA {
           const FixedIntVec high = hn::Set(d_int, bytes[2 * r]);
           const FixedIntVec low = hn::Set(d_int, bytes[2 * r + 1]);
-          for (size_t v = 0; v < kVectors; ++v) {
+          ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
             first[r][v] = AddFixedBytes(first[r][v], k[v], high);
             second[r][v] = AddFixedBytes(second[r][v], k[v], low);
-          }
-        }
+          });
+        });
       } else {
         const hn::Repartition<int16_t, ScoreTag> d_pair;
         const hn::Rebind<uint8_t, decltype(d_pair)> d_half;
         const hn::Repartition<uint64_t, ScoreTag> d_quad;
-        for (size_t v = 0; v < kVectors; ++v) {
+        ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
           const uint8_t* from = vectors[v] + quad * stride;
           const auto k_first = hn::PromoteTo(d_pair, hn::LoadU(d_half, from));
           const auto k_second =
               hn::PromoteTo(d_pair, hn::LoadU(d_half, from + hn::MaxLanes(d_half)));
-          for (size_t r = 0; r < kRows; ++r) {
+          ForEachIndex<kRows>([&](auto r) LSSAR_INLINE_LAMBDA {
             const auto q = hn::BitCast(d_pair, hn::Set(d_quad, of_rows[r]));
-            // On x86 all products are added to the first sum.
-            FixedIntVec rest = hn::Zero(d_int);
-            first[r][v] = hn::ReorderWidenMulAccumulate(d_int, k_first, q, first[r][v], rest);
-            second[r][v] = hn::ReorderWidenMulAccumulate(d_int, k_second, q, second[r][v], rest);
-          }
-        }
+            FixedIntVec rest = hn::Zero(d_int);  // stays zero
+            first[r][v] = AddPairProducts(d_int, k_first, q, first[r][v], rest);
+            second[r][v] = AddPairProducts(d_int, k_second, q, second[r][v], rest);
+          });
+        });
       }
     }
   };
@@ -201,8 +202,8 @@ HWY_INLINE void HighDots(const uint64_t* HWY_RESTRICT quads, size_t quad_stride,
   } else {
     multiply(0, num_quads);
   }
-  for (size_t r = 0; r < kRows; ++r) {
-    for (size_t v = 0; v < kVectors; ++v) {
+  ForEachIndex<kRows>([&](auto r) LSSAR_INLINE_LAMBDA {
+    ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
       if constexpr (kMultipliesBytes) {
         emit(r, v, hn::Add(hn::ShiftLeft<8>(first[r][v]), second[r][v]));
       } else {
@@ -210,8 +211,8 @@ HWY_INLINE void HighDots(const uint64_t* HWY_RESTRICT quads, size_t quad_stride,
         const FixedIntVec odd = hn::ConcatOdd(d_int, second[r][v], first[r][v]);
         emit(r, v, hn::Add(hn::Add(even, odd), hn::Set(d_int, offsets[r])));
       }
-    }
-  }
+    });
+  });
 #endif
 }
 
@@ -335,7 +336,7 @@ HWY_INLINE FixedIntVec LowDots(const FixedRow& row, const int8_t* HWY_RESTRICT q
       FixedIntVec sum = hn::Zero(d_int), rest = hn::Zero(d_int);
       for (size_t dim = 0; dim < head_dim; dim += hn::MaxLanes(d_pair)) {
         const auto k = hn::PromoteTo(d_pair, hn::LoadU(d_half, key + dim));
-        sum = hn::ReorderWidenMulAccumulate(d_int, k, hn::LoadU(d_pair, q_pairs + dim), sum, rest);
+        sum = AddPairProducts(d_int, k, hn::LoadU(d_pair, q_pairs + dim), sum, rest);
       }
       sums[i] = hn::Add(sum, rest);
     }

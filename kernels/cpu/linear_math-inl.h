@@ -9,14 +9,59 @@
 
 #include <cmath>
 #include <cstddef>
+#include <type_traits>
+#include <utility>
 
 #include "hwy/highway.h"
 #include "kernels/ops.h"
+
+#undef LSSAR_INLINE_LAMBDA
+#define LSSAR_INLINE_LAMBDA __attribute__((always_inline))
 
 HWY_BEFORE_NAMESPACE();
 namespace lssar {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// visit(i) for i < kCount, each i a constant. GCC 12 keeps an array of vectors in registers if all
+// its indices are constants before it optimises, so `visit` must be inlined at once
+// (LSSAR_INLINE_LAMBDA); of a loop that it unrolls itself, half of them stay in memory.
+template <size_t kCount, class Visit>
+HWY_INLINE void ForEachIndex(const Visit& visit) {
+  [&]<size_t... kIndices>(std::index_sequence<kIndices...>) LSSAR_INLINE_LAMBDA {
+    (visit(std::integral_constant<size_t, kIndices>()), ...);
+  }
+  (std::make_index_sequence<kCount>());
+}
+
+#if HWY_TARGET != HWY_SCALAR
+// sum + the products of int16 a and b, two adjacent ones in each lane. The instruction set decides
+// which of the two sums a product is added to: on x86 the first.
+template <class D, class Pairs, class V = hn::Vec<D>>
+HWY_INLINE V AddPairProducts([[maybe_unused]] D d, Pairs a, Pairs b, V sum,
+                             [[maybe_unused]] V& other_sum) {
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
+  // All machines of this target have VNNI, but Highway 1.0.3 compiles it without the flag that the
+  // intrinsic requires.
+  asm("vpdpwssd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+  return sum;
+#elif HWY_ARCH_X86
+  // One statement: GCC 12 else computes the products of many rows first, and then has registers
+  // for a third of the sums.
+  decltype(sum.raw) products;
+#if HWY_TARGET <= HWY_AVX2
+  asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0"
+#else
+  asm("movdqa %2, %1\n\tpmaddwd %3, %1\n\tpaddd %1, %0"
+#endif
+      : "+v"(sum.raw), "=&v"(products)
+      : "v"(a.raw), "v"(b.raw));
+  return sum;
+#else
+  return hn::ReorderWidenMulAccumulate(d, a, b, sum, other_sum);
+#endif
+}
+#endif
 
 // a * b + c, rounded once. Machines without the instruction (x86 before 2013) call std::fma for
 // each lane: slow, but the same bits. Highway's MulAdd rounds twice there.

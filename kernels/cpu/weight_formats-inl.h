@@ -108,17 +108,8 @@ HWY_INLINE PairVec SetPair(const int16_t* from) {
   std::memcpy(&pair, from, sizeof(pair));
   return hn::BitCast(PairTag(), hn::Set(IntTag(), pair));
 }
-// The instruction set decides which of the two sums a product is added to.
 HWY_INLINE IntVec AddProducts(PairVec w, PairVec x, IntVec sum, IntVec& other_sum) {
-#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
-  // All machines of this target have VNNI, but Highway 1.0.3 compiles it without the flag that the
-  // intrinsic requires.
-  (void)other_sum;
-  asm("vpdpwssd %2, %1, %0" : "+v"(sum.raw) : "v"(w.raw), "v"(x.raw));
-  return sum;
-#else
-  return hn::ReorderWidenMulAccumulate(IntTag(), w, x, sum, other_sum);
-#endif
+  return AddPairProducts(IntTag(), w, x, sum, other_sum);
 }
 HWY_INLINE IntVec WholeSum(IntVec sum, IntVec other_sum) {
   return hn::RearrangeToOddPlusEven(sum, other_sum);
@@ -133,16 +124,16 @@ HWY_INLINE void AddGroupSums(const std::byte* group, size_t column, bool has_sum
                              const IntVec (&other_sum)[kRows][kVectors], float* HWY_RESTRICT sums) {
   const FloatTag d;
   const auto* scales = reinterpret_cast<const hwy::bfloat16_t*>(group) + column;
-  for (size_t v = 0; v < kVectors; ++v) {
+  ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
     const hn::Rebind<hwy::bfloat16_t, FloatTag> d_scale;
     const FloatVec scale = hn::PromoteTo(d, hn::Load(d_scale, scales + v * kLanes));
-    for (size_t r = 0; r < kRows; ++r) {
+    ForEachIndex<kRows>([&](auto r) LSSAR_INLINE_LAMBDA {
       float* to = sums + r * kPanelN + column + v * kLanes;
       const FloatVec of_group = hn::ConvertTo(d, WholeSum(sum[r][v], other_sum[r][v]));
       const FloatVec before = has_sums ? hn::Load(d, to) : hn::Zero(d);
       hn::Store(FusedMulAdd(d, of_group, scale, before), d, to);
-    }
-  }
+    });
+  });
 }
 
 // sums[row][column] += sum over k of x[k][row] * w[k][column], for whole groups and possibly a
@@ -166,20 +157,22 @@ HWY_NOINLINE void MultiplyPairsTile(const void* weights, const void* x, size_t d
       const Element* HWY_RESTRICT w =
           reinterpret_cast<const Element*>(group + kGroupScaleBytes) + 2 * column;
       IntVec sum[kRows][kVectors], other_sum[kRows][kVectors];
-      for (size_t r = 0; r < kRows; ++r) {
-        for (size_t v = 0; v < kVectors; ++v) sum[r][v] = other_sum[r][v] = hn::Zero(d_int);
-      }
+      ForEachIndex<kRows>([&](auto r) LSSAR_INLINE_LAMBDA {
+        ForEachIndex<kVectors>(
+            [&](auto v) LSSAR_INLINE_LAMBDA { sum[r][v] = other_sum[r][v] = hn::Zero(d_int); });
+      });
       for (size_t pair = 0; pair < num_pairs; ++pair) {
         hwy::Prefetch(prefetch_k);
         hwy::Prefetch(prefetch_k + prefetch.bytes_per_k);
         PairVec w_k[kVectors];
-        for (size_t v = 0; v < kVectors; ++v) w_k[v] = LoadPairs(w + 2 * v * kLanes);
-        for (size_t r = 0; r < kRows; ++r) {
+        ForEachIndex<kVectors>([&](auto v)
+                                   LSSAR_INLINE_LAMBDA { w_k[v] = LoadPairs(w + 2 * v * kLanes); });
+        ForEachIndex<kRows>([&](auto r) LSSAR_INLINE_LAMBDA {
           const PairVec x_kr = SetPair(x_k + 2 * r);
-          for (size_t v = 0; v < kVectors; ++v) {
+          ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
             sum[r][v] = AddProducts(w_k[v], x_kr, sum[r][v], other_sum[r][v]);
-          }
-        }
+          });
+        });
         w += 2 * kPanelN;
         x_k += 2 * kRows;
         prefetch_k += 2 * prefetch.bytes_per_k;
@@ -266,12 +259,12 @@ HWY_INLINE PairVec OddBytes(PairVec quad) { return hn::ShiftRight<8>(quad); }
 template <size_t kRows, size_t kVectors>
 HWY_INLINE void AddPair(const PairVec (&w)[kVectors], const int16_t* HWY_RESTRICT x_k,
                         IntVec (&sum)[kRows][kVectors], IntVec (&other_sum)[kRows][kVectors]) {
-  for (size_t r = 0; r < kRows; ++r) {
+  ForEachIndex<kRows>([&](auto r) LSSAR_INLINE_LAMBDA {
     const PairVec x_kr = SetPair(x_k + 2 * r);
-    for (size_t v = 0; v < kVectors; ++v) {
+    ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
       sum[r][v] = AddProducts(w[v], x_kr, sum[r][v], other_sum[r][v]);
-    }
-  }
+    });
+  });
 }
 
 // MultiplyPairsTile of int4 as stored: a few rows do not repay a store of widened weights.
@@ -297,9 +290,10 @@ HWY_NOINLINE void MultiplyInt4Tile(const void* weights, const void* x, size_t de
     const std::byte* ahead = prefetch.from;
     for (size_t k = 0; k < depth; k += kInt4GroupCols) {
       IntVec sum[kRows][kVectors], other_sum[kRows][kVectors];
-      for (size_t r = 0; r < kRows; ++r) {
-        for (size_t v = 0; v < kVectors; ++v) sum[r][v] = other_sum[r][v] = hn::Zero(d_int);
-      }
+      ForEachIndex<kRows>([&](auto r) LSSAR_INLINE_LAMBDA {
+        ForEachIndex<kVectors>(
+            [&](auto v) LSSAR_INLINE_LAMBDA { sum[r][v] = other_sum[r][v] = hn::Zero(d_int); });
+      });
       const auto* w = reinterpret_cast<const uint8_t*>(group + kGroupScaleBytes);
       const size_t num_ks = HWY_MIN(size_t{kInt4GroupCols}, depth - k);
       for (size_t block = 0; block < num_ks; block += kInt4BlockCols) {
@@ -307,20 +301,20 @@ HWY_NOINLINE void MultiplyInt4Tile(const void* weights, const void* x, size_t de
         hwy::Prefetch(ahead + 64);
         ahead += kInt4BlockBytes;
         PairVec low[kVectors], high[kVectors], pair[kVectors];
-        for (size_t v = 0; v < kVectors; ++v) {
+        ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
           const ByteVec codes = hn::Load(d_byte, w + 4 * (column + v * kLanes));
           const ByteVec shifted =
               hn::BitCast(d_byte, hn::ShiftRight<4>(hn::BitCast(d_code, codes)));
           low[v] = hn::BitCast(d_pair, hn::TableLookupBytes(values, hn::And(codes, low_half)));
           high[v] = hn::BitCast(d_pair, hn::TableLookupBytes(values, hn::And(shifted, low_half)));
-        }
-        for (size_t v = 0; v < kVectors; ++v) pair[v] = EvenBytes(low[v]);
+        });
+        ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA { pair[v] = EvenBytes(low[v]); });
         AddPair(pair, x_k, sum, other_sum);
-        for (size_t v = 0; v < kVectors; ++v) pair[v] = OddBytes(low[v]);
+        ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA { pair[v] = OddBytes(low[v]); });
         AddPair(pair, x_k + 2 * kRows, sum, other_sum);
-        for (size_t v = 0; v < kVectors; ++v) pair[v] = EvenBytes(high[v]);
+        ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA { pair[v] = EvenBytes(high[v]); });
         AddPair(pair, x_k + 4 * kRows, sum, other_sum);
-        for (size_t v = 0; v < kVectors; ++v) pair[v] = OddBytes(high[v]);
+        ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA { pair[v] = OddBytes(high[v]); });
         AddPair(pair, x_k + 6 * kRows, sum, other_sum);
         w += kInt4BlockBytes;
         x_k += 8 * kRows;
