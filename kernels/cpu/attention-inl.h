@@ -12,6 +12,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -166,9 +167,39 @@ HWY_INLINE float SumInOrder(const ScoreVec* vectors) {
   return SumHalves(ScoreTag(), sums[0]);
 }
 
-// True if the target moves the lanes of a mask to the front in one instruction. Elsewhere compilers
-// copy a table of permutations at each use.
-constexpr bool kHasCompress = HWY_TARGET <= HWY_AVX3;
+// True if the target has ToFront.
+constexpr bool kHasToFront = HWY_TARGET <= HWY_AVX2;
+
+#if HWY_TARGET == HWY_AVX2
+// [mask]: the set ones of 8 lanes, in rising order, 4 bits each.
+constexpr std::array<uint32_t, 256> kSetLanes = [] {
+  std::array<uint32_t, 256> sets = {};
+  for (uint32_t mask = 0; mask < 256; ++mask) {
+    int at = 0;
+    for (uint32_t lane = 0; lane < 8; ++lane) {
+      if (mask >> lane & 1) sets[mask] |= lane << (4 * at++);
+    }
+  }
+  return sets;
+}();
+#endif
+
+// The lanes of v in the mask, in order, at the front; the others hold anything. (Compilers copy the
+// table of Highway 1.0.3's Compress for AVX2 at each use.)
+template <class D, class V, class Mask>
+HWY_INLINE V ToFront([[maybe_unused]] D d, V v, [[maybe_unused]] Mask mask) {
+#if HWY_TARGET == HWY_AVX2
+  const hn::RebindToSigned<ScoreTag> d_int;
+  const auto bits = unsigned(_mm256_movemask_ps(hn::RebindMask(ScoreTag(), mask).raw));
+  const __m256i lanes = _mm256_srlv_epi32(_mm256_set1_epi32(int(kSetLanes[bits])),
+                                          _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+  v = hn::BitCast(
+      d, hn::Vec<decltype(d_int)>{_mm256_permutevar8x32_epi32(hn::BitCast(d_int, v).raw, lanes)});
+#elif HWY_TARGET <= HWY_AVX3
+  v = hn::Compress(v, mask);
+#endif
+  return v;
+}
 
 // Calls f(lane) for each lane of the mask, in rising order.
 template <class Mask, class F>
@@ -551,10 +582,10 @@ HWY_INLINE size_t ListKeys(Rows<const float> weights, size_t begin, size_t end, 
                    hn::BitCast(d_int, hn::LoadU(d, weights.first + r * weights.row_stride + key)));
     }
     const auto survives = hn::Ne(any, hn::Zero(d_int));
-    if constexpr (kHasCompress) {
-      // Compress and a full store: CompressStore is slow on some machines.
+    if constexpr (kHasToFront) {
+      // A full store: CompressStore is slow on some machines.
       const auto of_lanes = hn::Add(lanes, hn::Set(d_int, int32_t(key)));
-      hn::StoreU(hn::Compress(of_lanes, survives), d_int, keys + count);
+      hn::StoreU(ToFront(d_int, of_lanes, survives), d_int, keys + count);
       count += hn::CountTrue(d_int, survives);
     } else {
       ForLanes(hn::RebindMask(d, survives),
@@ -669,9 +700,9 @@ HWY_INLINE size_t KeepSurvivors(float threshold, float* scores, size_t count, co
     auto survives = hn::Gt(score, least);
     if (i + kScoreLanes > count) survives = hn::And(survives, hn::FirstN(d, count - i));
     // num_kept <= i: this overwrites no score that is still needed.
-    if constexpr (kHasCompress) {
-      hn::StoreU(hn::Compress(score, survives), d, scores + num_kept);
-      hn::StoreU(hn::Compress(lanes, hn::RebindMask(d_int, survives)), d_int, keys + num_kept);
+    if constexpr (kHasToFront) {
+      hn::StoreU(ToFront(d, score, survives), d, scores + num_kept);
+      hn::StoreU(ToFront(d_int, lanes, hn::RebindMask(d_int, survives)), d_int, keys + num_kept);
       num_kept += hn::CountTrue(d, survives);
       lanes = hn::Add(lanes, step);
     } else {

@@ -612,11 +612,11 @@ HWY_INLINE void ListCandidates(const FixedRow& row, const ChunkKeys& chunk, size
     const ScoreVec scale = hn::LoadU(d, chunk.Scale(i));
     auto is_candidate = hn::Gt(hn::Add(score, hn::Mul(scale, bound)), least);
     if (i + kScoreLanes > count) is_candidate = hn::And(is_candidate, hn::FirstN(d, count - i));
-    if constexpr (kHasCompress) {
+    if constexpr (kHasToFront) {
       const auto is_candidate_int = hn::RebindMask(d_int, is_candidate);
-      hn::StoreU(hn::Compress(lanes, is_candidate_int), d_int, list.keys + num_kept);
-      hn::StoreU(hn::Compress(score, is_candidate), d, list.scores + num_kept);
-      hn::StoreU(hn::Compress(scale, is_candidate), d, list.scales + num_kept);
+      hn::StoreU(ToFront(d_int, lanes, is_candidate_int), d_int, list.keys + num_kept);
+      hn::StoreU(ToFront(d, score, is_candidate), d, list.scores + num_kept);
+      hn::StoreU(ToFront(d, scale, is_candidate), d, list.scales + num_kept);
       num_kept += hn::CountTrue(d, is_candidate);
       lanes = hn::Add(lanes, step);
     } else {
