@@ -112,8 +112,8 @@ class Gpt : public LanguageModel {
     return interrupt_ != nullptr && interrupt_->load(std::memory_order_relaxed);
   }
 
-  std::vector<AttentionGroup> groups_;            // of the batch that runs
-  const std::atomic<bool>* interrupt_ = nullptr;  // of the batch that runs
+  std::vector<AttentionGroup> groups_;                // of the batch that runs
+  const std::atomic<bool>* interrupt_ = nullptr;      // of the batch that runs
   std::atomic<int64_t>* num_layers_begun_ = nullptr;  // of the same
 
   // Host copies.

@@ -52,7 +52,7 @@ class ModelRunner {
   absl::Status Discard() { return model_->Synchronize(); }
 
   const ModelCounters& Totals() const { return totals_; }
-  // Of all Forwards since the start: rises while one runs.
+  // Counted over all Forwards since the start; rises while one runs.
   // Threads   any
   int64_t NumLayersBegun() const { return num_layers_begun_; }
   // Threads   any
