@@ -32,17 +32,13 @@ namespace lssar {
 namespace HWY_NAMESPACE {
 namespace {
 
-// True if one instruction multiplies 4 unsigned bytes with 4 signed bytes and adds the products to
-// an int32 (VNNI). q is then split into a high and a low byte. Elsewhere planes are widened to 16
-// bits and multiplied with q as it is. Both give the same integer.
-constexpr bool kMultipliesBytes = HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL;
-
 using FixedIntTag = hn::RebindToSigned<ScoreTag>;
 using FixedIntVec = hn::Vec<FixedIntTag>;
 
 // Writes the rows of q to scratch in fixed point: task.q [group][dim / 4][row of the group] of four
-// dims in 8 bytes, and task.fixed. Four dims are, with kMultipliesBytes, 4 high bytes, then 4 low
-// bytes; else 4 int16. Padding rows are zero.
+// dims in 8 bytes, and task.fixed. Four dims are, with kHasByteProducts, 4 high bytes, then 4 low
+// bytes; else 4 int16, and planes are widened to 16 bits. Both give the same integer. Padding rows
+// are zero.
 void FixQueries(const Work<Fx16>& work) {
   const size_t head_dim = work.HeadDim();
   const size_t padded_dim =
@@ -77,7 +73,7 @@ void FixQueries(const Work<Fx16>& work) {
     head->low_offset = -128 * high_sum;
     head->q_scale = q_scale;
     auto* q = reinterpret_cast<int8_t*>(work.FixedAt(row) + FixedRow::kHeadFloats);
-    if constexpr (kMultipliesBytes) {
+    if constexpr (kHasByteProducts) {
       for (size_t dim = 0; dim < padded_dim; ++dim) {
         const int high = (fixed[dim] + 128) >> 8;
         q[dim] = int8_t(high);
@@ -91,7 +87,7 @@ void FixQueries(const Work<Fx16>& work) {
     auto* quads =
         reinterpret_cast<uint64_t*>(work.task.q + Size(first) * (head_dim / 2)) + Size(row - first);
     for (size_t dim = 0; dim < head_dim; dim += 4, quads += group_rows) {
-      if constexpr (kMultipliesBytes) {
+      if constexpr (kHasByteProducts) {
         std::memcpy(quads, q + dim, 4);
         std::memcpy(reinterpret_cast<char*>(quads) + 4, q + padded_dim + dim, 4);
       } else {
@@ -109,19 +105,6 @@ template <size_t kRows>
 constexpr size_t kFixedVectors = HWY_TARGET <= HWY_AVX3 ? (kRows <= 3 ? kTileVectors : 2)
                                  : kRows == 1           ? std::min<size_t>(kTileVectors, 4)
                                                         : 1;
-
-#if HWY_TARGET != HWY_SCALAR
-// sum += products of 4 unsigned bytes of k with 4 signed bytes of q.
-HWY_INLINE FixedIntVec AddFixedBytes(FixedIntVec sum,
-                                     [[maybe_unused]] hn::Vec<hn::Repartition<uint8_t, ScoreTag>> k,
-                                     [[maybe_unused]] FixedIntVec q) {
-#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
-  // As in weight_formats-inl.h: Highway 1.0.3 compiles this target without the flag of VNNI.
-  asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(k.raw), "v"(q.raw));
-#endif
-  return sum;
-}
-#endif
 
 // Dot products of kRows rows with the high plane of kVectors vectors of keys: emit(r, v, integers).
 // `quads`: of the rows' first dims; `quad_stride` from dims to the next dims. kStreams, meanwhile:
@@ -148,19 +131,19 @@ HWY_INLINE void HighDots(const uint64_t* HWY_RESTRICT quads, size_t quad_stride,
   }
 #else
   const hn::Repartition<uint8_t, ScoreTag> d_byte;
-  // kMultipliesBytes: sums of high and of low bytes of q. Else: of the first and of the last keys
+  // kHasByteProducts: sums of high and of low bytes of q. Else: of the first and of the last keys
   // of the vector, two partial sums a key.
   FixedIntVec first[kRows][kVectors], second[kRows][kVectors];
   ForEachIndex<kRows>([&](auto r) LSSAR_INLINE_LAMBDA {
     ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
       first[r][v] = hn::Zero(d_int);
-      second[r][v] = kMultipliesBytes ? hn::Set(d_int, offsets[r]) : hn::Zero(d_int);
+      second[r][v] = kHasByteProducts ? hn::Set(d_int, offsets[r]) : hn::Zero(d_int);
     });
   });
   const auto multiply = [&](size_t begin, size_t end) LSSAR_INLINE_LAMBDA {
     for (size_t quad = begin; quad < end; ++quad) {
       const uint64_t* of_rows = quads + quad * quad_stride;
-      if constexpr (kMultipliesBytes) {
+      if constexpr (kHasByteProducts) {
         const auto* bytes = reinterpret_cast<const int32_t*>(of_rows);
         hn::Vec<decltype(d_byte)> k[kVectors];
         ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
@@ -170,8 +153,8 @@ HWY_INLINE void HighDots(const uint64_t* HWY_RESTRICT quads, size_t quad_stride,
           const FixedIntVec high = hn::Set(d_int, bytes[2 * r]);
           const FixedIntVec low = hn::Set(d_int, bytes[2 * r + 1]);
           ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
-            first[r][v] = AddFixedBytes(first[r][v], k[v], high);
-            second[r][v] = AddFixedBytes(second[r][v], k[v], low);
+            first[r][v] = AddByteProducts(first[r][v], k[v], high);
+            second[r][v] = AddByteProducts(second[r][v], k[v], low);
           });
         });
       } else {
@@ -185,7 +168,7 @@ HWY_INLINE void HighDots(const uint64_t* HWY_RESTRICT quads, size_t quad_stride,
               hn::PromoteTo(d_pair, hn::LoadU(d_half, from + hn::MaxLanes(d_half)));
           ForEachIndex<kRows>([&](auto r) LSSAR_INLINE_LAMBDA {
             const auto q = hn::BitCast(d_pair, hn::Set(d_quad, of_rows[r]));
-            FixedIntVec rest = hn::Zero(d_int);  // stays zero
+            FixedIntVec rest = hn::Zero(d_int);  // stays zero on x86
             first[r][v] = AddPairProducts(d_int, k_first, q, first[r][v], rest);
             second[r][v] = AddPairProducts(d_int, k_second, q, second[r][v], rest);
           });
@@ -204,7 +187,7 @@ HWY_INLINE void HighDots(const uint64_t* HWY_RESTRICT quads, size_t quad_stride,
   }
   ForEachIndex<kRows>([&](auto r) LSSAR_INLINE_LAMBDA {
     ForEachIndex<kVectors>([&](auto v) LSSAR_INLINE_LAMBDA {
-      if constexpr (kMultipliesBytes) {
+      if constexpr (kHasByteProducts) {
         emit(r, v, hn::Add(hn::ShiftLeft<8>(first[r][v]), second[r][v]));
       } else {
         const FixedIntVec even = hn::ConcatEven(d_int, second[r][v], first[r][v]);
@@ -305,7 +288,7 @@ HWY_INLINE FixedIntVec LowDots(const FixedRow& row, const int8_t* HWY_RESTRICT q
   return hn::Set(d_int, int32_t(sum));
 #else
   FixedIntVec sums[kLowBatch];
-  if constexpr (kMultipliesBytes) {
+  if constexpr (kHasByteProducts) {
     const hn::Repartition<uint8_t, ScoreTag> d_byte;
     const hn::Repartition<int8_t, ScoreTag> d_signed;
     const auto quad = [&](size_t at) { return hn::BitCast(d_int, hn::LoadU(d_signed, q + at)); };
@@ -313,8 +296,8 @@ HWY_INLINE FixedIntVec LowDots(const FixedRow& row, const int8_t* HWY_RESTRICT q
       const FixedIntVec q_high = quad(0), q_low = quad(padded_dim);
       for (size_t i = 0; i < kLowBatch; ++i) {
         const auto k = hn::LoadU(d_byte, low(i));
-        sums[i] = AddFixedBytes(hn::Zero(d_int), k, q_high);
-        if (kWhole) sums[i] = AddFixedBytes(hn::ShiftLeft<8>(sums[i]), k, q_low);
+        sums[i] = AddByteProducts(hn::Zero(d_int), k, q_high);
+        if (kWhole) sums[i] = AddByteProducts(hn::ShiftLeft<8>(sums[i]), k, q_low);
       }
     } else {
       for (size_t i = 0; i < kLowBatch; ++i) {
@@ -322,8 +305,8 @@ HWY_INLINE FixedIntVec LowDots(const FixedRow& row, const int8_t* HWY_RESTRICT q
         FixedIntVec high = hn::Zero(d_int), rest = hn::Zero(d_int);
         for (size_t dim = 0; dim < head_dim; dim += hn::MaxLanes(d_byte)) {
           const auto k = hn::LoadU(d_byte, key + dim);
-          high = AddFixedBytes(high, k, quad(dim));
-          if (kWhole) rest = AddFixedBytes(rest, k, quad(padded_dim + dim));
+          high = AddByteProducts(high, k, quad(dim));
+          if (kWhole) rest = AddByteProducts(rest, k, quad(padded_dim + dim));
         }
         sums[i] = kWhole ? hn::Add(hn::ShiftLeft<8>(high), rest) : high;
       }
@@ -384,7 +367,7 @@ HWY_INLINE void AddFixed(const Work<Fx16>& work, int row, const float* HWY_RESTR
 
 // True if Score of a block reads the low plane by tiles, for whole groups of rows: the rows share a
 // tile, so this costs less than a list of candidates for each row.
-HWY_INLINE bool TilesLow(const AttentionItem& item) { return kMultipliesBytes && !item.is_decode; }
+HWY_INLINE bool TilesLow(const AttentionItem& item) { return kHasByteProducts && !item.is_decode; }
 
 // True if the row is in a group of long rows whose scores Score computes from both planes.
 HWY_INLINE bool HasBothPlanes(const AttentionItem& item, int row) {
@@ -483,9 +466,9 @@ HWY_INLINE void BothTile([[maybe_unused]] const Work<Fx16>& work, [[maybe_unused
       const FixedIntVec q_high = hn::Set(d_int, bytes[2 * r]);
       const FixedIntVec q_low = hn::Set(d_int, bytes[2 * r + 1]);
       for (size_t v = 0; v < kVectors; ++v) {
-        first[r][v] = AddFixedBytes(first[r][v], k[v], q_high);
-        second[r][v] = AddFixedBytes(second[r][v], k[v], q_low);
-        third[r][v] = AddFixedBytes(third[r][v], k_low[v], q_high);
+        first[r][v] = AddByteProducts(first[r][v], k[v], q_high);
+        second[r][v] = AddByteProducts(second[r][v], k[v], q_low);
+        third[r][v] = AddByteProducts(third[r][v], k_low[v], q_high);
       }
     }
   }

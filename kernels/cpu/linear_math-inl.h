@@ -34,6 +34,9 @@ HWY_INLINE void ForEachIndex(const Visit& visit) {
   (std::make_index_sequence<kCount>());
 }
 
+// True if one instruction adds products of bytes (VNNI).
+inline constexpr bool kHasByteProducts = HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL;
+
 #if HWY_TARGET != HWY_SCALAR
 // sum + the products of int16 a and b, two adjacent ones in each lane. The instruction set decides
 // which of the two sums a product is added to: on x86 the first.
@@ -60,6 +63,16 @@ HWY_INLINE V AddPairProducts([[maybe_unused]] D d, Pairs a, Pairs b, V sum,
 #else
   return hn::ReorderWidenMulAccumulate(d, a, b, sum, other_sum);
 #endif
+}
+
+// sum + the products of 4 unsigned bytes of a with 4 signed bytes of b, in each lane.
+// Requires  kHasByteProducts
+template <class Bytes, class V>
+HWY_INLINE V AddByteProducts(V sum, [[maybe_unused]] Bytes a, [[maybe_unused]] V b) {
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+#endif
+  return sum;
 }
 #endif
 

@@ -380,12 +380,7 @@ HWY_INLINE void ToQuads(int16_t* x, size_t depth) {
   }
 }
 
-// sum of 4 products in each lane. Unsigned bytes w, signed bytes x.
 using ByteVec = hn::Vec<hn::Repartition<uint8_t, FloatTag>>;
-HWY_INLINE IntVec AddQuads(IntVec sum, ByteVec w, IntVec x) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(w.raw), "v"(x.raw));
-  return sum;
-}
 
 // Sums over a group of k, of one vector of columns: 256 high + low.
 template <size_t kRows>
@@ -409,8 +404,8 @@ template <size_t kRows>
 HWY_INLINE void AddQuad(ByteVec w, const int32_t* HWY_RESTRICT x_quad, QuadSums<kRows>& sums) {
   const IntTag d_int;
   for (size_t r = 0; r < kRows; ++r) {
-    sums.high[r] = AddQuads(sums.high[r], w, hn::Set(d_int, x_quad[2 * r]));
-    sums.low[r] = AddQuads(sums.low[r], w, hn::Set(d_int, x_quad[2 * r + 1]));
+    sums.high[r] = AddByteProducts(sums.high[r], w, hn::Set(d_int, x_quad[2 * r]));
+    sums.low[r] = AddByteProducts(sums.low[r], w, hn::Set(d_int, x_quad[2 * r + 1]));
   }
 }
 

@@ -105,7 +105,8 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
        AssignWeightType(&options.dtype)},
       {"kv-cache-dtype", "Memory", "TYPE",
        "Data type of the KV cache: fp16, fp32, int8 or fx16 (models whose attention is lssar: keys "
-       "in 16-bit fixed point, half of whose bytes a step reads for most keys); default fp16",
+       "in 16-bit fixed point, half of whose bytes a step reads for most keys; slower than fp16 on "
+       "CPUs without VNNI and on GPUs); default fp16",
        AssignChoice(
            {"fp16", "fp32", "int8", "fx16"},
            [&engine](size_t i) {

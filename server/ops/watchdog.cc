@@ -43,10 +43,11 @@ std::optional<EngineFailure> StepWatch::Check(const EngineStats& stats, Clock::t
   const auto milliseconds = [](Clock::duration time) {
     return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
   };
-  return EngineFailure{.status = absl::UnavailableError(StrCat(
-                           "the engine is stuck: its current step has run for ", milliseconds(age),
-                           " ms, the last ", milliseconds(watched_), " in one layer")),
-                       .stuck_for = age};
+  return EngineFailure{
+      .status = absl::UnavailableError(
+          StrCat("the engine is stuck: its current step has run for ", milliseconds(age),
+                 " ms, the last ", milliseconds(watched_), " of them without a new layer")),
+      .stuck_for = age};
 }
 
 Watchdog::Watchdog(absl::Duration step_timeout, GetEngineStats stats, OnFailure on_failure)
