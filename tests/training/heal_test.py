@@ -255,7 +255,7 @@ class ResumeTest(RunFolder):
             self.finished(first, is_stopped=lambda: next(count) == stop)
             self.assertEqual((first.stage, first.step), (stop // 6, stop % 6))
             second = self.make_run()
-            second.load(f'{self.folder}/state.pt')
+            second.resume(torch.load(f'{self.folder}/state.pt'))
             resumed = self.finished(second)
             self.assertEqual(resumed['tokens'], whole['tokens'])
             for part in ('trained', 'average'):
@@ -267,14 +267,33 @@ class ResumeTest(RunFolder):
         smoke = budgets.PRESETS['smoke']
         changed = dataclasses.replace(smoke, distil=dataclasses.replace(smoke.distil, lr=0.5))
         run = heal.Run(changed, self.folder)
-        run.load(f'{self.folder}/state.pt')
+        run.resume(torch.load(f'{self.folder}/state.pt'))
         run.train_step()
         self.assertEqual(run.optimizer.param_groups[0]['lr'], 0.5 * changed.distil.rate_scale(2))
+
+    def test_products_keep_their_type_unless_another_is_given(self):
+        state = self.finished(self.make_run())
+        self.assertIs(state['bf16'], False)
+        cpu, smoke = budgets.PRESETS['cpu'], budgets.PRESETS['smoke']
+        for is_faster in (False, True):
+            with unittest.mock.patch('heal.is_bf16_faster', return_value=is_faster):
+                self.assertIs(heal.chosen_bf16(None, None, cpu, 'cpu'), is_faster)
+                self.assertIs(heal.chosen_bf16(None, None, smoke, 'cpu'), False)
+                self.assertIs(heal.chosen_bf16(None, {'bf16': True}, cpu, 'cpu'), True)
+                self.assertIs(heal.chosen_bf16(None, state, cpu, 'cpu'), False)
+                self.assertIs(heal.chosen_bf16(True, state, smoke, 'cpu'), True)
+
+    def test_the_best_time_after_the_first_decides_the_type(self):
+        for bf16, fp32, is_faster in (((9, 3, 1, 3), (1, 2, 2, 2), True),
+                                      ((1, 2, 2, 2), (9, 3, 1, 3), False)):
+            clock = [edge for seconds in bf16 + fp32 for edge in (0.0, seconds)]
+            with unittest.mock.patch('heal.time.perf_counter', side_effect=clock):
+                self.assertIs(heal.is_bf16_faster('cpu'), is_faster)
 
     def test_another_seed_is_refused(self):
         self.finished(self.make_run())
         with self.assertRaises(SystemExit):
-            self.make_run(seed=1).load(f'{self.folder}/state.pt')
+            self.make_run(seed=1).resume(torch.load(f'{self.folder}/state.pt'))
 
 
 class MinutesTest(RunFolder):

@@ -41,7 +41,7 @@ class Preset:
     transfer: Stage
     distil: Stage
     max_ids: int  # of text and of dialogs in the prepared streams
-    bf16: bool
+    bf16: bool  # products in bfloat16 if the device has them faster
     save_s: float = 900
     shares: dict = dataclasses.field(default_factory=lambda: shares(0.1))
 

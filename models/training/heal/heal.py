@@ -50,6 +50,31 @@ def read_teacher(directory):
     return config, {name.removeprefix('transformer.'): tensor for name, tensor in tensors.items()}
 
 
+def is_bf16_faster(device):
+    """Whether a product of bfloat16 takes less time on the device than one of float32, measured.
+
+    It does on GPUs and on CPUs with AMX or AVX512-BF16; on others it takes up to 17 times as long.
+    """
+    def seconds(dtype):
+        x, w = (torch.ones(rows, 512, dtype=dtype, device=device) for rows in (256, 1024))
+        times = []
+        for _ in range(4):  # the first one warms up
+            start_s = time.perf_counter()
+            (x @ w.T)[0, 0].item()
+            times.append(time.perf_counter() - start_s)
+        return min(times[1:])
+    return seconds(torch.bfloat16) < seconds(torch.float32)
+
+
+def chosen_bf16(given, state, preset, device):
+    """Whether products are in bfloat16: as given, else as the run began, else if it pays."""
+    if given is not None:
+        return given
+    if state:
+        return state.get('bf16', preset.bf16)  # the preset's: of versions before 0.4
+    return preset.bf16 and is_bf16_faster(device)
+
+
 def is_trained(name):
     """The attention's matrices and biases, and every norm."""
     return '.attn.' in name or '.ln_' in name or name.startswith('ln_f')
@@ -58,8 +83,9 @@ def is_trained(name):
 class Run:
     """Teacher, student, optimizer and progress."""
 
-    def __init__(self, preset, directory, p=15, seed=0, device='cpu', minutes=None):
+    def __init__(self, preset, directory, p=15, seed=0, device='cpu', minutes=None, bf16=False):
         self.preset, self.directory, self.p, self.seed = preset, directory, p, seed
+        self.bf16 = bf16
         self.time_s = None if minutes is None else 60 * minutes
         self.end_s = None if minutes is None else time.monotonic() + self.time_s
         self.device = torch.device(device)
@@ -71,7 +97,7 @@ class Run:
                 preset, transfer=preset.transfer.within(shape.positions),
                 distil=preset.distil.within(shape.positions))
             self.lengths = sorted({min(length, shape.positions) for length in LENGTHS})
-        dtype = torch.bfloat16 if preset.bf16 else torch.float32
+        dtype = torch.bfloat16 if bf16 else torch.float32
         frozen = {name: tensor.to(self.device, dtype if tensor.dim() == 2 else torch.float32)
                   for name, tensor in tensors.items()}
         self.trained = {name: tensor.float().to(self.device).clone().requires_grad_()
@@ -159,16 +185,16 @@ class Run:
         state = {'trained': {name: tensor.detach() for name, tensor in self.trained.items()},
                  'average': self.average, 'optimizer': self.optimizer.state_dict(),
                  'stage': self.stage, 'step': self.step, 'tokens': self.tokens,
-                 'spent_s': self.spent_s, 'p': self.p, 'seed': self.seed,
+                 'spent_s': self.spent_s, 'p': self.p, 'seed': self.seed, 'bf16': self.bf16,
                  'torch': str(torch.__version__)}
         torch.save(state, path + '.tmp')
         os.replace(path + '.tmp', path)
 
-    def load(self, path):
-        state = torch.load(path, map_location=self.device)
+    def resume(self, state):
+        """Goes on from what save() wrote."""
         if (state['p'], state['seed']) != (self.p, self.seed):
-            raise SystemExit(f'{path}: p {state["p"]}, seed {state["seed"]}; the command line says '
-                             f'{self.p}, {self.seed}')
+            raise SystemExit(f'{self.directory}/state.pt: p {state["p"]}, seed {state["seed"]}; '
+                             f'the command line says {self.p}, {self.seed}')
         self.stage, self.step, self.tokens = state['stage'], state['step'], state['tokens']
         self.spent_s = state['spent_s']
         self.set_weights(state['trained'], state['average'])
@@ -240,6 +266,7 @@ def train(run, is_stopped=lambda: False, pause_file='', out=None):
     with open(f'{run.directory}/log.jsonl', 'a', encoding='utf-8') as file:
         progress = Progress(run, file, out)
         saved_s = time.monotonic()
+        progress.note(device=str(run.device), bf16=run.bf16, torch=str(torch.__version__))
         if run.tokens == 0:
             progress.held_out()
         while not (run.is_finished() or run.is_time_over() or is_stopped()):
@@ -324,6 +351,9 @@ def arguments(words=None):
                         help='a field of config.json that the base does not say, as lssar import')
     parser.add_argument('--ignore', action='append', default=[], metavar='FIELD',
                         help='a field of the base that changes nothing, as lssar import')
+    parser.add_argument('--bf16', action=argparse.BooleanOptionalAction,
+                        help='products in bfloat16; default: as the run began, at first if they '
+                             'are the faster here (smoke: no)')
     parser.add_argument('--start', metavar='DELTA', help='begin from a difference, at distillation')
     parser.add_argument('--evaluation', nargs='*', default=[], metavar='FILE',
                         help='text that the training rows must not share 13 words with')
@@ -358,12 +388,15 @@ def main():
         raise SystemExit(f'--export: {args.out} has no log.jsonl: nothing was trained there')
     if args.p is None:
         args.p = differences.powers_of(args.start) if args.start else 15
+    path = f'{args.out}/state.pt'
+    state = torch.load(path, map_location=device) if os.path.exists(path) else None
+    bf16 = chosen_bf16(args.bf16, state, preset, device)
     try:
-        run = Run(preset, args.out, args.p, args.seed, device, args.minutes)
+        run = Run(preset, args.out, args.p, args.seed, device, args.minutes, bf16)
     except ValueError as error:  # powers by layer
         raise SystemExit(f'--p: {error}') from None
-    if os.path.exists(f'{args.out}/state.pt'):
-        run.load(f'{args.out}/state.pt')
+    if state:
+        run.resume(state)
     elif args.start:
         differences.start(run, args.start)
     if args.export:
