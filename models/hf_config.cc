@@ -284,6 +284,10 @@ void ReadRope(const json& given, const json& config, json* ours) {
     (*ours)[std::string(name)] = *found;
     scaling.erase(found);
   }
+  if (!scaling.contains("rope_type") && !scaling.contains("type") && scaling.contains("factor")) {
+    (*ours)["rope_scaling"] = scaling;  // refused for want of its type: a factor changes much
+    return;
+  }
   const json type = scaling.contains("rope_type") ? scaling["rope_type"]
                     : scaling.contains("type")    ? scaling["type"]
                                                   : json("default");

@@ -75,7 +75,7 @@ double LogitsError(std::span<const float> logits, std::span<const float> expecte
     worst = std::max(worst, error);
     largest = std::max(largest, std::fabs(double(expected[i])));
   }
-  return worst / largest;
+  return worst == 0 ? 0 : worst / largest;  // equal rows of zeros are equal, too
 }
 
 }  // namespace lssar

@@ -2,7 +2,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <limits>
 #include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "base/quote.h"
+#include "base/str_cat.h"
 
 namespace lssar::cli {
 
@@ -74,9 +81,41 @@ bool Argument::IsOnCommandLine() const {
   return value == nullptr || option_->results() != std::vector<std::string>{value};
 }
 
+namespace {
+
+template <typename T>
+struct ValueOf {
+  using Type = T;
+};
+template <typename T>
+struct ValueOf<std::optional<T>> {
+  using Type = T;
+};
+template <typename T>
+struct ValueOf<std::vector<T>> {
+  using Type = T;
+};
+
+// CLI11 reads 010 as 8, and -1 as the largest unsigned number.
+template <typename T>
+void CheckInteger(CLI::Option* option) {
+  if constexpr (std::is_integral_v<T>) {
+    option->check([](const std::string& text) -> std::string {
+      T value = 0;
+      if (absl::SimpleAtoi(text, &value) && StrCat(value) == text) return "";
+      return StrCat("is ", Quote(text), "; it must be a whole number in [",
+                    std::numeric_limits<T>::min(), ", ", std::numeric_limits<T>::max(), "]");
+    });
+  }
+}
+
+}  // namespace
+
 template <typename T>
 Argument ArgumentParser::Add(const std::string& name, T& value, const std::string& about) {
-  return Argument(app_->add_option(name, value, about));
+  CLI::Option* const option = app_->add_option(name, value, about);
+  CheckInteger<typename ValueOf<T>::Type>(option);
+  return Argument(option);
 }
 
 template Argument ArgumentParser::Add(const std::string&, std::string&, const std::string&);
@@ -103,7 +142,9 @@ template <typename T>
 Argument ArgumentParser::AddFunction(const std::string& name,
                                      const std::function<void(const T&)>& assign,
                                      const std::string& about) {
-  return Argument(app_->add_option_function<T>(name, assign, about));
+  CLI::Option* const option = app_->add_option_function<T>(name, assign, about);
+  CheckInteger<T>(option);
+  return Argument(option);
 }
 
 template Argument ArgumentParser::AddFunction(const std::string&,

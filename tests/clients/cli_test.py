@@ -570,6 +570,10 @@ class UsageTest(unittest.TestCase):
                           model=True)
         self.expect_usage('top_k is -1; it must be in [0, 1048576]', 'attention', 'x', '--top-k=-1',
                           model=True)
+        for seed in '-1', '18446744073709551616', '010', '0x10':
+            self.expect_usage(f'--seed: is "{seed}"; it must be a whole number in [0, '
+                              '18446744073709551615]', 'generate', 'x', f'--seed={seed}')
+        self.expect_usage('--max-tokens: is "010"', 'generate', 'x', '--max-tokens', '010')
         self.expect_usage("'17' is not ID:BIAS", 'generate', 'x', '--logit-bias', '17')
 
     def test_names_of_other_programs_and_no_wild_guesses(self):

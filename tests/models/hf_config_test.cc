@@ -109,6 +109,7 @@ TEST(HfConfigTest, Rejections) {
               HasSubstr("layer_types"));
   EXPECT_THAT(with("quantization_config", json::object()), HasSubstr("quantization_config"));
   EXPECT_THAT(with("rope_scaling", {{"rope_type", "mrope"}}), HasSubstr("rope_type is \"mrope\""));
+  EXPECT_THAT(with("rope_scaling", {{"factor", 2}}), HasSubstr("rope_scaling"));
   EXPECT_THAT(with("rope_scaling", {{"type", "yarn"}, {"factor", 0.5}}), HasSubstr("factor"));
   EXPECT_THAT(with("rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}}),
               HasSubstr("short_factor must have 32 numbers"));

@@ -5,6 +5,7 @@ import inspect
 import itertools
 import os
 import pathlib
+import pickle
 import random
 import subprocess
 import sys
@@ -568,6 +569,9 @@ class AttemptsTest(unittest.TestCase):
     def test_backoff_doubles_up_to_its_limit(self):
         attempts = Attempts(Retry(max_attempts=6, initial_s=1, max_s=5), None)
         error = LssarError('UNAVAILABLE', 'draining')
+        again = pickle.loads(pickle.dumps(LssarError('RESOURCE_EXHAUSTED', 'full', 3.0)))
+        self.assertEqual((again.code, str(again), again.retry_delay_s),
+                         ('RESOURCE_EXHAUSTED', 'full', 3.0))
         with mock.patch('random.uniform', side_effect=lambda low, high: high):
             waits = [attempts.wait_after(error) for _ in range(6)]
         self.assertEqual(waits, [1, 2, 4, 5, 5, None])

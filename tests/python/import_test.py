@@ -185,6 +185,36 @@ class ModelsTest(Folder):
     def test_llama(self):
         self.check_both(CONFIG, plain_models.llama_weights(CONFIG), plain_models.llama)
 
+    def test_projections_of_several_types(self):
+        weights = plain_models.llama_weights(CONFIG)
+        logits = plain_models.llama(CONFIG, weights, TOKENS)
+        mixed = {name: arrays.convert(tensor.astype(np.float32), 'BF16')
+                 if '.q_proj.' in name or '.k_proj.' in name else tensor
+                 for name, tensor in weights.items()}
+        out, _ = self.run_import(self.write_hugging_face('mixed', CONFIG, mixed))
+        self.check(out, logits, bound=0.05)
+
+    def test_heads_of_zeros_and_of_the_embedding(self):
+        weights = plain_models.llama_weights(CONFIG)
+        for head in (np.zeros_like(weights['model.embed_tokens.weight']),
+                     weights['model.embed_tokens.weight']):
+            changed = {**weights, 'lm_head.weight': head}
+            out, report = self.run_import(self.write_hugging_face('head', CONFIG, changed))
+            self.assertIs(report.config['tie_word_embeddings'], False)
+            self.check(out, plain_models.llama(CONFIG, changed, TOKENS))
+
+    def test_layers_and_scalings_that_nothing_reads(self):
+        weights = plain_models.llama_weights(CONFIG)
+        norm = 'model.layers.{}.input_layernorm.weight'
+        for layer in '99999999999', '9' * 5000:
+            source = self.write_hugging_face('layers', CONFIG, {
+                **weights, norm.format(layer): weights[norm.format(0)]})
+            self.refused('must be at most 1024', self.run_import, source)
+        for scaling in 'linear', []:
+            source = self.write_hugging_face('scaling', {**CONFIG, 'rope_scaling': scaling},
+                                             weights)
+            self.refused('rope_scaling is .*; must be an object', self.run_import, source)
+
     def test_mistral(self):
         config = {**CONFIG, 'model_type': 'mistral', 'sliding_window': None, 'head_dim': 32}
         self.check_both(config, plain_models.llama_weights(config), plain_models.llama)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import time
@@ -104,8 +105,11 @@ class Attempts:
     """The attempts of one call: deadline and waits."""
 
     def __init__(self, retry: Retry, timeout_s: float | None) -> None:
+        if timeout_s is not None and not timeout_s >= 0:
+            raise ValueError(f'timeout_s is {timeout_s}; must be a time in seconds, or None')
         self._retry = retry
-        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._deadline = (None if timeout_s is None or timeout_s == math.inf
+                          else time.monotonic() + timeout_s)
         self._num_failed = 0
 
     def timeout(self) -> float | None:

@@ -531,3 +531,8 @@ class LssarError(Exception):
         super().__init__(message)
         self.code = code
         self.retry_delay_s = retry_delay_s
+
+    def __reduce__(self) -> tuple[type['LssarError'], tuple[str, str, float | None]]:
+        # Exceptions are rebuilt from args, which is the message alone: a pool of processes that
+        # cannot rebuild one hangs.
+        return type(self), (self.code, str(self), self.retry_delay_s)

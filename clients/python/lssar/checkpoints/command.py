@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+import traceback
 
 from lssar.checkpoints.errors import CheckpointError, UsageError
 
@@ -275,6 +276,15 @@ def main() -> int:
         if isinstance(error, BrokenPipeError):
             return EXIT_FAILURE
         print(printable(f'lssar: {error.filename or "input"}: {error.strerror}'), file=sys.stderr)
+        return EXIT_FAILURE
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # A file that says what nobody thought of. Where: python3 -X dev shows it.
+        if sys.flags.dev_mode:
+            raise
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        print(printable(f'lssar: the checkpoint cannot be read ({type(error).__name__}: {error}; '
+                        f'{os.path.basename(place.filename)}:{place.lineno}). Please report it'),
+              file=sys.stderr)
         return EXIT_FAILURE
     except MemoryError:
         print('lssar: out of memory', file=sys.stderr)

@@ -218,7 +218,10 @@ def load(options: Options) -> Loaded:
     _refuse_unknown(source, mapped)
     if source.is_transposed:
         _transpose(mapped)
-    _drop_tied_head(mapped)
+    # A head of its own may have the embedding's values, as before the first step of training.
+    if options.given.get('tie_word_embeddings',
+                         source.recorded.get('tie_word_embeddings')) is not False:
+        _drop_tied_head(mapped)
     _drop_zero_positions(mapped)
     dtype = options.dtype or source.matrix_type
     collected = _collect(source, mapped, options.given)

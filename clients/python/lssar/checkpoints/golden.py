@@ -7,6 +7,7 @@ import numpy as np
 
 from lssar.checkpoints import forward, tensor_file
 from lssar.checkpoints.arrays import Array, widen
+from lssar.checkpoints.errors import CheckpointError
 
 SEED = 20250114
 NAME = 'golden.safetensors'
@@ -48,10 +49,15 @@ def conditioning(config: Mapping[str, object], tensor: Callable[[str], Array | N
     models = {'fp32': forward.Model(config, tensor, np.float32),
               'fp16': forward.Model(config, tensor, kv_dtype='F16'),
               'int8': forward.Model(config, tensor, kv_dtype='I8')}
+    if not all(np.isfinite(each).all() for each in logits):
+        raise CheckpointError('the logits of the golden rows hold a NaN or an infinity: some '
+                              'weights are too large')
     changes = {}
     for name, model in models.items():
         rounded = [model.logits(tokens, positions) for tokens, positions in rows(config)]
-        changes[name] = max(float((np.abs(a - b).max(-1) / np.abs(b).max(-1)).max())
+        # A head of zeros gives logits of zero, however it is rounded.
+        changes[name] = max(float((np.abs(a - b).max(-1) /
+                                   np.maximum(np.abs(b).max(-1), np.finfo(np.float64).tiny)).max())
                             for a, b in zip(rounded, logits))
         changes[name] = min(changes[name], 1.0)
     return changes

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from lssar.checkpoints.arrays import Array, widen
+from lssar.checkpoints.arrays import BF16, Array, widen
 from lssar.checkpoints.errors import CheckpointError
+
+MAX_LAYERS = 1024  # as in config.json
 
 Rules = Sequence[tuple[str, str]]
 
@@ -232,9 +234,27 @@ def is_nanochat(unknown: Sequence[str]) -> bool:
 
 
 def num_layers(tensors: Mapping[str, Array]) -> int:
-    """One more than the highest index of a layer."""
-    indices = [int(name.split('.')[1]) for name in tensors if name.startswith('h.')]
-    return max(indices) + 1 if indices else 0
+    """One more than the highest index of a layer. Errors: CheckpointError above MAX_LAYERS."""
+    indices = [int(name.split('.')[1][:6]) for name in tensors if name.startswith('h.')]
+    count = max(indices) + 1 if indices else 0
+    if count > MAX_LAYERS:
+        raise CheckpointError(f'the tensors are of {count} layers, must be at most {MAX_LAYERS}')
+    return count
+
+
+def _concatenated(tensors: dict[str, Array], parts: list[str]) -> Array:
+    """Removes the parts and returns them as one, in the wider type if they differ."""
+    arrays_of = [tensors[part] for part in parts]
+    widths = {array.shape[1:] for array in arrays_of}
+    if len(widths) > 1 or any(array.ndim == 0 for array in arrays_of):
+        raise CheckpointError(', '.join(show(part, tensors[part]) for part in parts) +
+                              ': must have one width')
+    for part in parts:
+        del tensors[part]
+    if len({array.dtype for array in arrays_of}) > 1:  # NumPy joins others, but not its void type
+        arrays_of = [widen(array, np.float32) if array.dtype == BF16 else array
+                     for array in arrays_of]
+    return np.concatenate(arrays_of)
 
 
 def fuse(mapped: Mapped, num_heads: int) -> None:
@@ -269,7 +289,7 @@ def fuse(mapped: Mapped, num_heads: int) -> None:
                 if missing:
                     raise CheckpointError(f'{", ".join(missing)}: no such tensor, but the others '
                                           'of q, k and v are there')
-                tensors[target] = np.concatenate([tensors.pop(part) for part in parts])
+                tensors[target] = _concatenated(tensors, parts)
                 mapped.sources[target] = [mapped.sources.pop(part)[0] for part in parts]
 
 

@@ -383,8 +383,10 @@ MUST_BE: Mapping[str, tuple[object, ...]] = {'add_cross_attention': (False,)}
 
 def _rope_scaling(value: object, path: str) -> object:
     """Our rope_scaling, or None. Errors: CheckpointError for a kind that is not computed."""
-    if not isinstance(value, dict):
+    if value is None:
         return None
+    if not isinstance(value, dict):
+        raise CheckpointError(f'{path}: rope_scaling is {value!r}; must be an object or null')
     kind = value.get('rope_type', value.get('type'))
     if kind == 'default':
         return None
