@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -24,10 +25,10 @@ using Json = nlohmann::ordered_json;  // the order of properties is that of the 
 constexpr size_t kMaxReasonBytes = 200;
 
 // Nothing here says what a value is, but for the subschemas of $defs.
-constexpr std::array<std::string_view, 17> kAnnotations = {
+constexpr std::array<std::string_view, 18> kAnnotations = {
     "$anchor",         "$comment",         "$defs",    "$id",         "$schema",    "$vocabulary",
     "contentEncoding", "contentMediaType", "default",  "definitions", "deprecated", "description",
-    "discriminator",   "examples",         "readOnly", "title",       "writeOnly"};
+    "discriminator",   "example",          "examples", "readOnly",    "title",      "writeOnly"};
 // Keywords that are enforced for one type, whatever the others are.
 constexpr std::array<std::string_view, 5> kOfNumbers = {"multipleOf", "minimum", "maximum",
                                                         "exclusiveMinimum", "exclusiveMaximum"};
@@ -86,32 +87,99 @@ bool HasType(const Json& value, std::string_view type) {
   return value.is_number();
 }
 
+// Builds a schema in the order of its text. An ordered object is searched from its first key on, so
+// keys are appended here, each after a look into a set.
+class SchemaBuilder : public nlohmann::json_sax<Json> {
+ public:
+  bool null() override { return Add(nullptr); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(number_integer_t value) override { return Add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
+  bool number_float(number_float_t value, const string_t& /*text*/) override { return Add(value); }
+  bool string(string_t& value) override { return Add(std::move(value)); }
+  bool binary(binary_t& /*value*/) override { return false; }  // JSON has none
+
+  bool start_object(size_t /*size*/) override { return Open(Json::object()); }
+  bool key(string_t& name) override {
+    if (!open_.back().keys.insert(name).second) {
+      return Fail(StrCat("has the key ", Quote(name), " twice in one object"));
+    }
+    key_ = std::move(name);
+    return true;
+  }
+  bool end_object() override { return Close(); }
+  bool start_array(size_t /*size*/) override { return Open(Json::array()); }
+  bool end_array() override { return Close(); }
+  bool parse_error(size_t /*position*/, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*error*/) override {
+    return Fail("is not JSON");
+  }
+
+  Json TakeRoot() { return std::move(root_); }
+  const std::string& Error() const { return error_; }
+
+ private:
+  struct Container {
+    Json* value;
+    std::unordered_set<std::string> keys = {};
+  };
+
+  // A container's address holds until its parent grows, which is after it was closed.
+  Json* Append(Json value) {
+    if (open_.empty()) return &(root_ = std::move(value));
+    Json& parent = *open_.back().value;
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return &parent.back();
+    }
+    std::vector<std::pair<const std::string, Json>>& members = parent.get_ref<Json::object_t&>();
+    return &members.emplace_back(std::move(key_), std::move(value)).second;
+  }
+  bool Add(Json value) {
+    if (!Count()) return false;
+    Append(std::move(value));
+    return true;
+  }
+  bool Open(Json container) {
+    if (!Count()) return false;
+    if (open_.size() == size_t(kMaxSchemaDepth)) {
+      return Fail(StrCat("has values within each other deeper than ", kMaxSchemaDepth,
+                         "; it may have that depth"));
+    }
+    open_.push_back({.value = Append(std::move(container))});
+    return true;
+  }
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+  bool Count() {
+    if (++num_values_ <= kMaxSchemaValues) return true;
+    return Fail(StrCat("has more than ", kMaxSchemaValues, " values; it may have so many"));
+  }
+  bool Fail(std::string error) {
+    error_ = std::move(error);
+    return false;
+  }
+
+  Json root_;
+  std::vector<Container> open_;
+  std::string key_;  // of the next value
+  int num_values_ = 0;
+  std::string error_;
+};
+
 class SchemaReader {
  public:
   explicit SchemaReader(Json schema) : root_(std::move(schema)) {}
 
   absl::StatusOr<std::string> Read() {
-    RETURN_IF_ERROR(CheckSize(root_, 1));
     RETURN_IF_ERROR(ReadSchema(&root_, "#"));
     RETURN_IF_ERROR(CheckFinite());
     return root_.dump();
   }
 
  private:
-  absl::Status CheckSize(const Json& value, int depth) {
-    if (depth > kMaxSchemaDepth) {
-      return absl::InvalidArgumentError(StrCat("has values within each other deeper than ",
-                                               kMaxSchemaDepth, "; it may have that depth"));
-    }
-    if (++num_values_ > kMaxSchemaValues) {
-      return absl::InvalidArgumentError(
-          StrCat("has more than ", kMaxSchemaValues, " values; it may have so many"));
-    }
-    if (!value.is_structured()) return absl::OkStatus();
-    for (const Json& each : value) RETURN_IF_ERROR(CheckSize(each, depth + 1));
-    return absl::OkStatus();
-  }
-
   // A schema is changed before its subschemas are read: a change moves them.
   absl::Status ReadSchema(Json* schema, const std::string& path) {
     if (schema->is_boolean()) return absl::OkStatus();
@@ -132,8 +200,13 @@ class SchemaReader {
         }
         alone = name;
       }
-      has_types |= Has(kOfNumbers, name) || Has(kOfStrings, name) || Has(kOfArrays, name) ||
-                   Has(kOfObjects, name);
+      const bool is_of_type = Has(kOfNumbers, name) || Has(kOfStrings, name) ||
+                              Has(kOfArrays, name) || Has(kOfObjects, name);
+      // JSON Schema lets unknown keywords pass, so a misspelt one would enforce nothing.
+      if (!is_of_type && !Has(kAlone, name) && name != "type" && !name.starts_with("x-")) {
+        return Refused(StrCat("has ", Quote(name), ", which is no keyword of JSON Schema"), path);
+      }
+      has_types |= is_of_type;
     }
     RETURN_IF_ERROR(alone.empty() ? ReadTyped(schema, has_types, path)
                                   : ReadAlone(schema, std::string(alone), has_types, path));
@@ -369,9 +442,15 @@ class SchemaReader {
           path);
     }
     if (schema->contains("required")) {
+      std::unordered_set<std::string_view> named;
+      if (has_properties) {
+        for (const auto& [name, value] : (*schema)["properties"].get_ref<const Json::object_t&>()) {
+          named.insert(name);
+        }
+      }
       for (const Json& name : (*schema)["required"]) {
         if (!name.is_string()) return Refused("has required, which is no list of names", path);
-        if (has_properties && (*schema)["properties"].contains(name.get<std::string>())) continue;
+        if (named.contains(name.get_ref<const std::string&>())) continue;
         return Refused(StrCat("requires ", Quote(name.get_ref<const std::string&>()),
                               ", which properties does not name"),
                        path);
@@ -440,8 +519,12 @@ class SchemaReader {
       return !needs_items || !schema.contains("items") || IsFinite(schema["items"]);
     }
     if (!schema.contains("required")) return true;
-    return std::ranges::all_of(schema["required"], [&](const Json& name) {
-      return IsFinite(schema["properties"][name.get_ref<const std::string&>()]);
+    std::unordered_set<std::string_view> required;
+    for (const Json& name : schema["required"]) required.insert(name.get_ref<const std::string&>());
+    if (required.empty()) return true;
+    const auto& properties = schema["properties"].get_ref<const Json::object_t&>();
+    return std::ranges::all_of(properties, [&](const auto& property) {
+      return !required.contains(property.first) || IsFinite(property.second);
     });
   }
 
@@ -475,7 +558,6 @@ class SchemaReader {
   static constexpr int kMaxRounds = 100;
 
   Json root_;
-  int num_values_ = 0;
   std::vector<const Json*> schemas_;  // objects, parents first
   std::unordered_map<const Json*, bool> finite_;
   std::unordered_map<std::string, const Json*> targets_;  // of references
@@ -484,9 +566,11 @@ class SchemaReader {
 }  // namespace
 
 absl::StatusOr<std::string> PrepareJsonSchema(std::string_view schema) {
-  Json parsed = Json::parse(schema, nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) return absl::InvalidArgumentError("is not JSON");
-  return SchemaReader(std::move(parsed)).Read();
+  SchemaBuilder builder;
+  if (!Json::sax_parse(schema.begin(), schema.end(), &builder)) {
+    return absl::InvalidArgumentError(builder.Error());
+  }
+  return SchemaReader(builder.TakeRoot()).Read();
 }
 
 }  // namespace lssar

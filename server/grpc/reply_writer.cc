@@ -70,8 +70,13 @@ void ReplyWriter::Flush() {
 }
 
 void ReplyWriter::ForgetEngineThread() {
-  const std::lock_guard lock(mutex_);
-  engine_thread_ = {};
+  {
+    const std::lock_guard lock(mutex_);
+    engine_thread_ = {};
+    // The thread has ended, so a new one may have had its id and have waited for its flush.
+    if (scheduled_.empty() || !MustWake()) return;
+  }
+  Wake();
 }
 
 // A wake-up counts as a call: it uses the queue.

@@ -129,7 +129,7 @@ absl::StatusOr<AnswerRequest> ReadResponse(const Json& body) {
   }
   RETURN_IF_ERROR(ReadTextConfig(fields.Find("text"), &request, &shared));
   if (const Json* metadata = fields.Find("metadata")) {
-    RETURN_IF_ERROR(BodyFields::Of(*metadata, "metadata").status());
+    RETURN_IF_ERROR(CheckMetadata(*metadata));
     request.metadata = metadata->dump();
   }
   v1::Chat& chat = *shared.mutable_chat();

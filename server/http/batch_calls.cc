@@ -44,7 +44,6 @@ constexpr size_t kMaxFilenameBytes = 255;
 constexpr int kMaxFilesOfPage = 10'000, kMaxBatchesOfPage = 100, kBatchesOfPage = 20;
 constexpr absl::Duration kMinWindow = absl::Seconds(1), kMaxWindow = absl::Hours(168);
 // OpenAI's bounds of metadata.
-constexpr size_t kMaxMetadataPairs = 16, kMaxMetadataKeyBytes = 64, kMaxMetadataValueBytes = 512;
 constexpr size_t kBlockBytes = size_t{256} << 10;  // of a file that is sent
 
 // "/v1/files/ID/content" -> "ID".
@@ -226,24 +225,6 @@ absl::StatusOr<std::string> DeleteFile(BatchStore& store, const HttpRequest& req
   const std::string id(IdOf(request));
   RETURN_IF_ERROR(store.DeleteFile(context.KeyName(), id));
   return Json({{"id", id}, {"object", "file"}, {"deleted", true}}).dump();
-}
-
-absl::Status CheckMetadata(const nlohmann::json& metadata) {
-  RETURN_IF_ERROR(BodyFields::Of(metadata, "metadata").status());
-  if (metadata.size() > kMaxMetadataPairs) {
-    return FieldError("metadata",
-                      StrCat("has ", metadata.size(), " fields; it may have ", kMaxMetadataPairs));
-  }
-  for (const auto& [key, value] : metadata.items()) {
-    if (key.size() > kMaxMetadataKeyBytes || !value.is_string() ||
-        value.get_ref<const std::string&>().size() > kMaxMetadataValueBytes) {
-      return FieldError(
-          "metadata",
-          StrCat("has the field ", Quote(key), "; a name has at most ", kMaxMetadataKeyBytes,
-                 " bytes, and a value is a string of at most ", kMaxMetadataValueBytes));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ReadText(const BodyFields& fields, std::string_view name) {

@@ -147,4 +147,22 @@ absl::StatusOr<std::optional<std::string>> BodyFields::String(std::string_view f
   return ReadOptional<std::string>(*this, field, ReadString);
 }
 
+absl::Status CheckMetadata(const Json& metadata) {
+  constexpr size_t kMaxPairs = 16, kMaxKeyBytes = 64, kMaxValueBytes = 512;
+  RETURN_IF_ERROR(BodyFields::Of(metadata, "metadata").status());
+  if (metadata.size() > kMaxPairs) {
+    return FieldError("metadata",
+                      StrCat("has ", metadata.size(), " fields; it may have ", kMaxPairs));
+  }
+  for (const auto& [key, value] : metadata.items()) {
+    if (key.size() > kMaxKeyBytes || !value.is_string() ||
+        value.get_ref<const std::string&>().size() > kMaxValueBytes) {
+      return FieldError("metadata",
+                        StrCat("has the field ", Quote(key), "; a name has at most ", kMaxKeyBytes,
+                               " bytes, and a value is a string of at most ", kMaxValueBytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace lssar

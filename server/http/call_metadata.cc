@@ -15,7 +15,7 @@ constexpr double kMaxTimeoutSeconds = 86400;
 }  // namespace
 
 absl::StatusOr<std::optional<Clock::duration>> ReadTimeout(const HttpRequest& request) {
-  const std::string_view text = request.Header("x-request-timeout");
+  const std::string text = request.Headers("x-request-timeout");
   if (text.empty()) return std::optional<Clock::duration>();
   double seconds = 0;
   if (!absl::SimpleAtod({text.data(), text.size()}, &seconds) ||

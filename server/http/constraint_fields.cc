@@ -12,6 +12,7 @@
 #include "base/str_cat.h"
 #include "models/text/grammar.h"
 #include "server/config/limits.h"
+#include "server/http/json_text.h"
 
 namespace lssar {
 namespace {
@@ -225,10 +226,7 @@ absl::Status CheckConstraintBytes(const ConstraintField& constraint,
 void KeepSchemaOrder(std::string_view body, const ConstraintField& constraint,
                      std::vector<v1::GenerateRequest>* prompts) {
   if (constraint.schema_path.empty()) return;
-  const auto ordered = nlohmann::ordered_json::parse(body);
-  const nlohmann::ordered_json* schema = &ordered;
-  for (const std::string& key : constraint.schema_path) schema = &schema->at(key);
-  const std::string text = schema->dump();
+  const std::string text = JsonAt(body, constraint.schema_path);
   for (v1::GenerateRequest& prompt : *prompts) prompt.set_json_schema(text);
 }
 

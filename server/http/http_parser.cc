@@ -173,15 +173,16 @@ bool HttpParser::ReadHead() {
   request_.method = View(message.method_string());
   request_.target = View(message.target());
   request_.is_http_1_0 = message.version() < 11;
-  request_.keep_alive = message.keep_alive();
   for (const auto& field : message) {
     request_.headers.push_back(
         {.name = ToLower(View(field.name_string())), .value = std::string(View(field.value()))});
   }
   if (!ReadAbsoluteForm()) return false;
-  const std::string transfer = ToLower(request_.Header("transfer-encoding"));
-  const std::string content = ToLower(request_.Header("content-encoding"));
-  const std::string expectation = ToLower(request_.Header("expect"));
+  const std::string transfer = ToLower(request_.Headers("transfer-encoding"));
+  const std::string content = ToLower(request_.Headers("content-encoding"));
+  const std::string expectation = ToLower(request_.Headers("expect"));
+  // HTTP/1.0 has no chunks: who sends them may mean another end of the message (RFC 9112, 6.1).
+  request_.keep_alive = message.keep_alive() && !(request_.is_http_1_0 && !transfer.empty());
   if (!transfer.empty() && transfer != "chunked") {
     Fail(501, StrCat("Transfer-Encoding ", Shorten(transfer, kMaxQuotedBytes),
                      " is not supported; send chunked"));

@@ -75,18 +75,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
         stream_(std::move(stream)),
         peer_(std::move(peer)),
         slot_(std::move(slot)),
-        timer_(stream_->Socket().get_executor()) {
-    const std::lock_guard lock(port_.mutex);
-    port_.connections.insert(this);
-  }
+        timer_(stream_->Socket().get_executor()) {}
 
-  ~Connection() {
-    FreeBody();
-    // Notified under the lock: the waiter may destroy the port as soon as it sees none.
-    const std::lock_guard lock(port_.mutex);
-    port_.connections.erase(this);
-    port_.emptied.notify_all();
-  }
+  ~Connection() { FreeBody(); }
 
   void Start() {
     SetDeadline(port_.options.handshake_timeout);
@@ -402,7 +393,29 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
+  // Its place among the port's connections. Destroyed after the members that use the port's
+  // sockets and timers: the waiter destroys these as soon as it sees no connection.
+  struct Registration {
+    Registration(ServedPort& served_port, Connection* registered)
+        : port(served_port), connection(registered) {
+      const std::lock_guard lock(port.mutex);
+      port.connections.insert(connection);
+    }
+    ~Registration() {
+      // Notified under the lock: the waiter may destroy the port, too.
+      const std::lock_guard lock(port.mutex);
+      port.connections.erase(connection);
+      port.emptied.notify_all();
+    }
+    Registration(const Registration&) = delete;
+    Registration& operator=(const Registration&) = delete;
+
+    ServedPort& port;
+    Connection* const connection;
+  };
+
   ServedPort& port_;
+  const Registration registration_{port_, this};
   const std::unique_ptr<SocketStream> stream_;
   const std::string peer_;  // PeerAddress::uri
   const ConnectionSlot slot_;

@@ -106,7 +106,84 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   std::string error_;
 };
 
+// Writes the events of the value at a path as JSON text.
+class Extractor : public nlohmann::json_sax<Json> {
+ public:
+  explicit Extractor(std::span<const std::string> path) : path_(path) {}
+
+  bool null() override { return Scalar("null"); }
+  bool boolean(bool value) override { return Scalar(value ? "true" : "false"); }
+  bool number_integer(number_integer_t value) override { return Scalar(Json(value).dump()); }
+  bool number_unsigned(number_unsigned_t value) override { return Scalar(Json(value).dump()); }
+  bool number_float(number_float_t value, const string_t& /*text*/) override {
+    return Scalar(Json(value).dump());
+  }
+  bool string(string_t& value) override { return IsInside() ? Scalar(JsonString(value)) : true; }
+  bool binary(binary_t& /*value*/) override { return false; }  // JSON has none
+  bool start_object(size_t /*size*/) override { return Open('{'); }
+  bool key(string_t& name) override {
+    if (IsInside()) {
+      Separate();
+      AppendJsonString(name, &text_);
+      text_ += ':';
+    } else if (depth_ == num_found_ + 1 && path_[num_found_] == name) {
+      ++num_found_;
+    }
+    return true;
+  }
+  bool end_object() override { return Close('}'); }
+  bool start_array(size_t /*size*/) override { return Open('['); }
+  bool end_array() override { return Close(']'); }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+
+  std::string TakeText() { return std::move(text_); }
+
+ private:
+  // At or within the value at the path. Objects beside the path leave depth_ above num_found_.
+  bool IsInside() const { return num_found_ == path_.size() && depth_ >= num_found_; }
+  void Separate() {
+    if (!text_.empty() && text_.back() != '{' && text_.back() != '[' && text_.back() != ':') {
+      text_ += ',';
+    }
+  }
+  bool Scalar(std::string_view value) {
+    if (IsInside()) {
+      Separate();
+      text_ += value;
+    }
+    return !IsEnd();
+  }
+  bool Open(char bracket) {
+    if (IsInside()) {
+      Separate();
+      text_ += bracket;
+    }
+    ++depth_;
+    return true;
+  }
+  bool Close(char bracket) {
+    --depth_;
+    if (IsInside()) text_ += bracket;
+    return !IsEnd();
+  }
+  // After the value at the path nothing is read.
+  bool IsEnd() const { return IsInside() && depth_ == path_.size(); }
+
+  std::span<const std::string> path_;
+  size_t num_found_ = 0;  // keys of the path that lead here
+  size_t depth_ = 0;      // objects and arrays that are open
+  std::string text_;
+};
+
 }  // namespace
+
+std::string JsonAt(std::string_view text, std::span<const std::string> path) {
+  Extractor extractor(path);
+  Json::sax_parse(text.begin(), text.end(), &extractor);
+  return extractor.TakeText();
+}
 
 absl::StatusOr<Json> ParseJson(std::string_view text, absl::FunctionRef<bool()> should_stop) {
   if (text.empty()) return absl::InvalidArgumentError("the body is empty; it must be JSON");

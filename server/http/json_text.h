@@ -6,6 +6,7 @@
 #include <cmath>
 #include <concepts>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,11 @@ inline constexpr int kMaxJsonDepth = 32;
 //         CANCELLED: should_stop, which is polled, returned true
 absl::StatusOr<nlohmann::json> ParseJson(
     std::string_view text, absl::FunctionRef<bool()> should_stop = [] { return false; });
+
+// The value at `path`, keys of objects within each other, as JSON text in the order of its keys.
+// Linear in the body: nlohmann's ordered objects are searched from their first key on.
+// Requires  ParseJson accepts `text` and finds the path in it
+std::string JsonAt(std::string_view text, std::span<const std::string> path);
 
 // Appends `text` as a JSON string, quotes included. Bytes that are not UTF-8 become U+FFFD.
 void AppendJsonString(std::string_view text, std::string* out);

@@ -41,13 +41,25 @@ absl::Status CheckBestOf(const BodyFields& fields) {
                                       "equal to n or left out"));
 }
 
+// The two names of one limit say the same.
+absl::Status CheckSameTokens(std::optional<int64_t> max_tokens,
+                             std::optional<int64_t> max_completion_tokens) {
+  if (!max_tokens || max_completion_tokens.value_or(*max_tokens) == *max_tokens) {
+    return absl::OkStatus();
+  }
+  return FieldError("max_completion_tokens",
+                    StrCat("is ", *max_completion_tokens, "; it must be max_tokens ", *max_tokens,
+                           " or left out"));
+}
+
 absl::Status ReadLogitBias(const Json& biases, v1::Sampling* sampling) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(biases, "logit_bias"));
   for (const auto& [key, value] : biases.items()) {
     int32_t id = 0;
-    if (!absl::SimpleAtoi(key, &id)) {
-      return FieldError("logit_bias",
-                        StrCat("has the key ", Quote(key), "; it must be a token id"));
+    // Written in one way alone: "5" and "05" would be two values for one id.
+    if (!absl::SimpleAtoi(key, &id) || StrCat(id) != key) {
+      return FieldError("logit_bias", StrCat("has the key ", Quote(key),
+                                             "; it must be a token id, in decimal digits"));
     }
     ASSIGN_OR_RETURN(const double bias, ReadNumber(fields.Name(key), value));
     (*sampling->mutable_logit_bias())[id] = float(bias);
@@ -462,11 +474,7 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseCo
   }
   ASSIGN_OR_RETURN(std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
   ASSIGN_OR_RETURN(const std::optional<int64_t> newer_name, fields.Int("max_completion_tokens"));
-  if (newer_name && max_tokens.value_or(*newer_name) != *newer_name) {
-    return FieldError(
-        "max_completion_tokens",
-        StrCat("is ", *newer_name, "; it must be max_tokens ", *max_tokens, " or left out"));
-  }
+  RETURN_IF_ERROR(CheckSameTokens(max_tokens, newer_name));
   if (!max_tokens) max_tokens = newer_name;
   if (newer_name) request.max_tokens_field = "max_completion_tokens";
   if (max_tokens && *max_tokens < 0) {
@@ -528,6 +536,7 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
 
   ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
   ASSIGN_OR_RETURN(const std::optional<int64_t> newer_name, fields.Int("max_completion_tokens"));
+  RETURN_IF_ERROR(CheckSameTokens(max_tokens, newer_name));
   RETURN_IF_ERROR(newer_name ? SetChatTokens("max_completion_tokens", newer_name, &request, &shared)
                              : SetChatTokens("max_tokens", max_tokens, &request, &shared));
 

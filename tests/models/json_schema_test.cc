@@ -106,6 +106,10 @@ TEST(JsonSchema, WhatIsNotEnforcedIsRefusedByNameAndPlace) {
       {R"({"properties":{"a":5}})", "is no schema"},
       {R"(5)", "is no schema"},
       {R"({"a":)", "is not JSON"},
+      {R"({"Type":"boolean"})", "has \"Type\", which is no keyword"},
+      {R"({"items":{"exclusiveMin":5}})", "has \"exclusiveMin\""},
+      {R"({"enum":["x"],"maxlength":2})", "has \"maxlength\""},
+      {R"({"type":"string","enum":["x"],"enum":["y"]})", "has the key \"enum\" twice"},
       {"{\"title\":\"\xff\"}", "is not JSON"},
   };
   for (const auto& [schema, message] : cases) {
@@ -141,6 +145,14 @@ TEST(JsonSchema, SizeAndDepthAreBounded) {
   EXPECT_THAT(Refusal(deep + "{}" + std::string(1000, '}')), HasSubstr("deeper than 64"));
   for (int i = 0; i < 1'000'000; ++i) wide += ",1";
   EXPECT_THAT(Refusal(wide + "]}"), HasSubstr("more than 20000 values"));
+  // Every name of as many as may be there is looked for: not one after another.
+  std::string properties = R"({"properties":{"a":{})", required = R"(},"required":["a")";
+  for (int i = 0; i < 9000; ++i) {
+    properties += StrCat(",\"p", i, "\":{}");
+    required += StrCat(",\"p", i, "\"");
+  }
+  const auto many = PrepareJsonSchema(properties + required + "]}");
+  EXPECT_TRUE(many.ok()) << many.status();
   // A chain of references that is resolved backwards.
   std::string chain = R"({"$ref":"#/$defs/s0","$defs":{)";
   for (int i = 0; i < 4000; ++i)
