@@ -52,9 +52,9 @@ void ExpectOutOfService(TestServer& server, const std::string& reason) {
 }
 
 TEST(EngineFailureTest, AHangingStepStopsServing) {
-  TestServer server({.max_model_len = 2048, .max_num_seqs = 1},
-                    WithStepTimeout(absl::Milliseconds(300)));
+  TestServer server({.max_model_len = 2048, .max_num_seqs = 1}, WithStepTimeout(absl::Seconds(1)));
   HealthWatch watch(server);
+  server.SetStepMs(20);  // 20 s of tokens: the call does not end before Hold
   EXPECT_EQ(server.Get("/healthz").status, 200);
   EXPECT_EQ(server.Get("/readyz").status, 200);
   grpc::ClientContext running_context;

@@ -3,14 +3,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/str_cat.h"
+#include "server/net/file_descriptor.h"
 #include "tests/server/certificates.h"
 #include "tests/server/poll_until.h"
+#include "tests/server/tcp_client.h"
 #include "tests/server/test_server.h"
 #include "tests/support/scratch_directory.h"
 
@@ -80,11 +83,10 @@ TEST_F(HealthProbeTest, WorksWithTls) {
 
 TEST_F(HealthProbeTest, ReportsAnUnreachableAddressAndAnUnknownPort) {
   ServerOptions http, grpc = With(false, "");
-  {
-    TestServer gone;
-    http.http_listen = StrCat("127.0.0.1:", gone.GetServer().HttpPort());
-    grpc.listen = StrCat("127.0.0.1:", gone.GetServer().Port());
-  }
+  const FileDescriptor one(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const FileDescriptor other(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  http.http_listen = StrCat("127.0.0.1:", BindToAFreePort(one.Get()));
+  grpc.listen = StrCat("127.0.0.1:", BindToAFreePort(other.Get()));
   for (const auto& [options, address] : {std::pair(http, http.http_listen), {grpc, grpc.listen}}) {
     const absl::Status status = ProbeHealth(options);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);

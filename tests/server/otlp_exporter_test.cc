@@ -17,6 +17,7 @@
 #include "base/str_cat.h"
 #include "server/http/blocking_client.h"
 #include "tests/server/poll_until.h"
+#include "tests/server/tcp_client.h"
 
 namespace lssar {
 namespace {
@@ -33,17 +34,6 @@ std::string Answer(std::string_view status, std::string_view body = "{}",
                    std::string_view headers = "") {
   return StrCat("HTTP/1.1 ", status, "\r\n", headers, "Content-Length: ", body.size(), "\r\n\r\n",
                 body);
-}
-
-// Binds the socket to a port of its own. -> the port
-int BindToAFreePort(int socket) {
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(bind(socket, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  return ntohs(address.sin_port);
 }
 
 // Takes requests on a port of its own, one after another.

@@ -64,7 +64,7 @@ void RunScript(TestServer& server) {
 }
 
 // A rejected call, a cancelled call and a call with an expired deadline.
-void RunFailures(TestServer& server) {
+void RunFailures(TestServer& server, std::chrono::seconds deadline) {
   ASSERT_FALSE(Generate(server.Stub(), Request(1 << 20)).status.ok());
   server.Hold();
   {
@@ -78,7 +78,7 @@ void RunFailures(TestServer& server) {
   {
     grpc::ClientContext context;
     // Long enough for the call to arrive: the server counts no other.
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    context.set_deadline(std::chrono::system_clock::now() + deadline);
     ASSERT_EQ(Generate(server.Stub(), Request(100), context).status.error_code(),
               grpc::StatusCode::DEADLINE_EXCEEDED);
   }
@@ -130,17 +130,24 @@ TEST(StatsTest, CountsOfAFixedScriptAreExact) {
 }
 
 TEST(StatsTest, FailuresAreCountedByTheClientsStatusCode) {
-  TestServer server;
-  RunFailures(server);
-  for (const char* code : {"CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT"}) {
-    const std::string series = StrCat("lssar_request_failure_total{code=\"", code, "\"}");
-    EXPECT_TRUE(WaitForMetric(server, series, 1)) << code;
+  // A client that stalls until its deadline sends nothing: then with more time.
+  for (const int deadline_s : {2, 10, 50}) {
+    TestServer server;
+    RunFailures(server, std::chrono::seconds(deadline_s));
+    const auto is_counted = [&server](std::string_view code) {
+      return WaitForMetric(server, StrCat("lssar_request_failure_total{code=\"", code, "\"}"), 1);
+    };
+    if (!is_counted("DEADLINE_EXCEEDED") && deadline_s < 50) continue;
+    for (const char* code : {"CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT"}) {
+      EXPECT_TRUE(is_counted(code)) << code;
+    }
+    const v1::GetStatsReply stats = StatsOf(server);
+    EXPECT_EQ(ToCounts(stats.num_failed()),
+              (Counts{{"CANCELLED", 1}, {"DEADLINE_EXCEEDED", 1}, {"INVALID_ARGUMENT", 1}}));
+    EXPECT_EQ(ToCounts(stats.num_finished()), Counts());
+    EXPECT_EQ(server.Metric("lssar_e2e_request_latency_seconds_count"), 0);
+    break;
   }
-  const v1::GetStatsReply stats = StatsOf(server);
-  EXPECT_EQ(ToCounts(stats.num_failed()),
-            (Counts{{"CANCELLED", 1}, {"DEADLINE_EXCEEDED", 1}, {"INVALID_ARGUMENT", 1}}));
-  EXPECT_EQ(ToCounts(stats.num_finished()), Counts());
-  EXPECT_EQ(server.Metric("lssar_e2e_request_latency_seconds_count"), 0);
 }
 
 TEST(StatsTest, TimesAndGaugesOfRunningRequests) {

@@ -18,4 +18,14 @@ int ConnectTo(int port) {
   return client;
 }
 
+int BindToAFreePort(int socket) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  LSSAR_CHECK(bind(socket, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  LSSAR_CHECK(getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  return ntohs(address.sin_port);
+}
+
 }  // namespace lssar

@@ -96,8 +96,8 @@ TEST(WorkerPoolTest, WhatLargeJobsHaveFreedGoesBackToTheSystem) {
 TEST(WorkerPoolTest, AFullQueueRefusesAndRecovers) {
   std::promise<void> release;
   const std::shared_future<void> released = release.get_future().share();
-  WorkerPool pool({.num_threads = 2, .max_jobs = 4, .max_bytes = 1000});
   std::atomic<int> num_running = 0, num_done = 0;
+  WorkerPool pool({.num_threads = 2, .max_jobs = 4, .max_bytes = 1000});
   const auto block = [&, released] {
     ++num_running;
     released.wait();
