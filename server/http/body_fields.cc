@@ -1,5 +1,6 @@
 #include "server/http/body_fields.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -148,18 +149,21 @@ absl::StatusOr<std::optional<std::string>> BodyFields::String(std::string_view f
 }
 
 absl::Status CheckMetadata(const Json& metadata) {
-  constexpr size_t kMaxPairs = 16, kMaxKeyBytes = 64, kMaxValueBytes = 512;
+  constexpr size_t kMaxPairs = 16, kMaxKeyCharacters = 64, kMaxValueCharacters = 512;
   RETURN_IF_ERROR(BodyFields::Of(metadata, "metadata").status());
   if (metadata.size() > kMaxPairs) {
     return FieldError("metadata",
                       StrCat("has ", metadata.size(), " fields; it may have ", kMaxPairs));
   }
+  const auto num_characters = [](const std::string& text) {
+    return size_t(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
+  };
   for (const auto& [key, value] : metadata.items()) {
-    if (key.size() > kMaxKeyBytes || !value.is_string() ||
-        value.get_ref<const std::string&>().size() > kMaxValueBytes) {
-      return FieldError("metadata",
-                        StrCat("has the field ", Quote(key), "; a name has at most ", kMaxKeyBytes,
-                               " bytes, and a value is a string of at most ", kMaxValueBytes));
+    if (num_characters(key) > kMaxKeyCharacters || !value.is_string() ||
+        num_characters(value.get_ref<const std::string&>()) > kMaxValueCharacters) {
+      return FieldError("metadata", StrCat("has the field ", Quote(key), "; a name has at most ",
+                                           kMaxKeyCharacters, " characters, and a value is a ",
+                                           "string of at most ", kMaxValueCharacters));
     }
   }
   return absl::OkStatus();

@@ -30,7 +30,7 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& field, const nlo
 absl::StatusOr<std::vector<std::string>> ReadStrings(const std::string& field,
                                                      const nlohmann::json& value);
 
-// OpenAI's metadata: 16 strings of up to 512 bytes under names of up to 64.
+// OpenAI's metadata: 16 strings of up to 512 characters under names of up to 64.
 absl::Status CheckMetadata(const nlohmann::json& metadata);
 
 // One object. A field that is null reads as a field that is not there.
