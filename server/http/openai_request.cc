@@ -58,8 +58,8 @@ absl::Status ReadLogitBias(const Json& biases, v1::Sampling* sampling) {
     int32_t id = 0;
     // Written in one way alone: "5" and "05" would be two values for one id.
     if (!absl::SimpleAtoi(key, &id) || StrCat(id) != key) {
-      return FieldError("logit_bias", StrCat("has the key ", Quote(key),
-                                             "; it must be a token id, in decimal digits"));
+      return FieldError("logit_bias",
+                        StrCat("has the key ", Quote(key), "; it must be a token id"));
     }
     ASSIGN_OR_RETURN(const double bias, ReadNumber(fields.Name(key), value));
     (*sampling->mutable_logit_bias())[id] = float(bias);
