@@ -96,8 +96,13 @@ class Soak {
     grpc::ChannelArguments arguments;
     // Otherwise gRPC shares one connection among channels with equal arguments.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    const auto stub = v1::Inference::NewStub(
-        grpc::CreateCustomChannel(options_.server, grpc::InsecureChannelCredentials(), arguments));
+    const auto channel =
+        grpc::CreateCustomChannel(options_.server, grpc::InsecureChannelCredentials(), arguments);
+    // gRPC 1.51 reads connect()'s errno after other calls, so a first attempt may fail with any
+    // other's error. The next one comes after a second, in which this connection would have failed
+    // all requests. Without a server they fail after the wait, too.
+    channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::minutes(1));
+    const auto stub = v1::Inference::NewStub(channel);
     for (int idx = next_idx_++; idx < options_.num_requests; idx = next_idx_++) {
       Random random(options_.seed * 1000003 + static_cast<uint64_t>(idx));
       const Kind kind = DrawKind(&random);
