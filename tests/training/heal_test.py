@@ -86,9 +86,10 @@ def write_run(folder, config=LLAMA):
     checkpoint_files.write_safetensors(tensors_of(config), f'{teacher}/model.safetensors',
                                        {'source_sha256': json.dumps({'base.bin': '0' * 64})})
     rng = np.random.default_rng(0)
-    for name in (*budgets.shares(0.1), 'val'):
+    for name in (*budgets.shares(), 'val'):
         rng.integers(0, VOCABULARY, 5000).astype(np.uint16).tofile(f'{data}/{name}.bin')
     np.array([30, 40, 10, 4920], np.uint32).tofile(f'{data}/retrieval.lengths')
+    np.array([20, 25, 4955], np.uint32).tofile(f'{data}/dialogs.lengths')
     (np.arange(5000) % 10 == 7).astype(np.uint8).tofile(f'{data}/retrieval.answers')
 
 
@@ -380,8 +381,27 @@ class RowsTest(RunFolder):
         self.assertFalse(torch.equal(drawn[0], other[0]))
         with self.assertRaisesRegex(SystemExit, 'bin has 5000 ids; a row takes 6000'):
             run.rows.draw(1, 0, 1, 6000)
-        with self.assertRaisesRegex(SystemExit, 'from 0 to 1, not 2'):
-            budgets.shares(2)
+        for name in ('retrieval', 'dialogs'):
+            with self.assertRaisesRegex(SystemExit, f'--{name} is a share from 0 to 1, not 2'):
+                budgets.shares(**{name: 2})
+        self.assertEqual(budgets.shares(0.5, 0.75),
+                         {'text': 0.125, 'dialogs': 0.375, 'retrieval': 0.5})
+
+    def begins_of(self, shares, length, name):
+        """Where in stream `name` drawn rows begin; it must be all of them."""
+        drawing = rows.Rows(f'{self.folder}/data', VOCABULARY, shares, seed=0)
+        ids = np.fromfile(f'{self.folder}/data/{name}.bin', np.uint16).astype(int).tolist()
+        begins = {tuple(ids[first : first + length]): first for first in range(len(ids))}
+        drawn, _ = drawing.draw(1, 0, 50, length)
+        return {begins[tuple(row.tolist())] for row in drawn}
+
+    def test_rows_of_dialogs_begin_with_one(self):
+        self.assertEqual(self.begins_of({'dialogs': 1}, 30, 'dialogs'), {0, 20, 45})
+        self.assertEqual(self.begins_of({'dialogs': 1}, 4960, 'dialogs'), {0, 20})
+
+    def test_retrieval_has_no_rows_that_hold_no_document(self):
+        shares = {'dialogs': 0.01, 'retrieval': 0.99}
+        self.assertEqual(self.begins_of(shares, 25, 'dialogs'), {0, 20, 45})  # 30, 40: too long
 
     def test_retrieval_rows_hold_a_whole_document(self):
         asking = rows.Rows(f'{self.folder}/data', VOCABULARY, {'retrieval': 1}, seed=0)
@@ -415,9 +435,9 @@ class RowsTest(RunFolder):
                 return [list(text.encode()) for text in texts]
 
         path = f'{self.folder}/x.bin'
-        self.assertEqual(streams.pack(['ab', 'c'], Bytes(), path, 100, end=0), 5)
+        self.assertEqual(streams.pack(['ab', 'c'], Bytes(), path, 100, end=0), [3, 2])
         self.assertEqual(np.fromfile(path, np.uint16).tolist(), [97, 98, 0, 99, 0])
-        many = streams.pack((str(i) for i in range(10**6)), Bytes(), path, 1000)
+        many = sum(streams.pack((str(i) for i in range(10**6)), Bytes(), path, 1000))
         self.assertTrue(1000 <= many < 3000, many)
 
     def test_answers_are_marked_by_token(self):

@@ -304,8 +304,9 @@ def prepare_run(args, preset):
         longest = max(preset.transfer.longest, preset.distil.longest)
         streams.run(args.corpus, streams.Tokenizer(teacher), data, preset.max_ids,
                     int(0.7 * longest), args.evaluation)
-    elif not os.path.exists(f'{data}/retrieval.answers'):
-        raise SystemExit(f'{data} was written by an earlier version, without answers: remove it')
+    elif not os.path.exists(f'{data}/dialogs.lengths'):
+        raise SystemExit(f'{data} was written by an earlier version, without dialogs.lengths: '
+                         'remove it')
 
 
 def powers(text):
@@ -344,7 +345,11 @@ def arguments(words=None):
                         help='stop after this time; the learning rate falls to 0 until then')
     parser.add_argument('--lr', type=float, help='of distillation; default: by the preset')
     parser.add_argument('--retrieval', type=float, metavar='SHARE',
-                        help='of the rows, that ask for hidden facts; default: by the preset')
+                        help='of the rows that hold a document with hidden facts and questions '
+                             'about them; default: 0.1')
+    parser.add_argument('--dialogs', type=float, metavar='SHARE',
+                        help='of the other rows, that begin with a dialog; the rest is text; '
+                             'default: 0.44')
     parser.add_argument('--dtype', choices=('fp32', 'fp16', 'bf16'),
                         help="type of the imported matrices; default: the source's")
     parser.add_argument('--set', action='append', default=[], metavar='FIELD=VALUE',
@@ -378,8 +383,9 @@ def main():
     given = ('steps', args.steps), ('lr', args.lr), ('cycle', args.rows)
     changes = {name: value for name, value in given if value}
     preset = dataclasses.replace(preset, distil=dataclasses.replace(preset.distil, **changes))
-    if args.retrieval is not None:
-        preset = dataclasses.replace(preset, shares=budgets.shares(args.retrieval))
+    given = ('retrieval', args.retrieval), ('dialogs', args.dialogs)
+    shares = budgets.shares(**{name: share for name, share in given if share is not None})
+    preset = dataclasses.replace(preset, shares=shares)
     torch.set_num_threads(args.threads)
     os.makedirs(args.out, exist_ok=True)
     prepare_run(args, preset)

@@ -15,39 +15,61 @@ class Rows:
         self.seed, dtype = seed, streams.id_type(vocabulary)
         self.ids = {name: np.memmap(f'{directory}/{name}.bin', dtype, 'r') for name in shares
                         if os.path.getsize(f'{directory}/{name}.bin')}
-        # [first id, length] of each document that asks for what it hides.
-        lengths = np.fromfile(f'{directory}/retrieval.lengths', np.uint32).astype(np.int64)
-        self.asking = np.stack([np.cumsum(lengths) - lengths, lengths], 1)
+        self.dialogs, self.asking = (_documents(f'{directory}/{name}.lengths')
+                                     for name in ('dialogs', 'retrieval'))
         self.answers = np.memmap(f'{directory}/retrieval.answers', np.uint8, 'r')
-        weights = np.array([shares[name] for name in self.ids], float)
-        self.shares = weights / weights.sum()
+        self.shares = shares
 
     def draw(self, stage, step, num_rows, length):
         """(ids, whether each belongs to an answer about the row's own text): [num_rows, length]."""
         rng = np.random.default_rng([self.seed, stage, step])
         rows, answers = [], torch.zeros(num_rows, length, dtype=torch.bool)
-        for which in rng.choice(list(self.ids), num_rows, p=self.shares):
+        begins = {name: self._begins(name, length) for name in self.ids}
+        for which in rng.choice(list(self.ids), num_rows, p=self._chances(begins)):
             ids = self.ids[which]
             if len(ids) < length:
                 raise SystemExit(f'{which}.bin has {len(ids)} ids; a row takes {length}')
-            first = rng.integers(0, len(ids) - length + 1)
-            if which == 'retrieval':
-                fits = self._first_of_whole(length, len(ids))
-                if len(fits):
-                    first = rng.choice(fits)
-                    flags = np.asarray(self.answers[first : first + length])
-                    answers[len(rows)] = torch.from_numpy(flags.astype(bool))
+            if len(begins[which]):
+                first = rng.choice(begins[which])
+            else:
+                first = rng.integers(0, len(ids) - length + 1)
+            if which == 'retrieval' and len(begins[which]):
+                flags = np.asarray(self.answers[first : first + length])
+                answers[len(rows)] = torch.from_numpy(flags.astype(bool))
             rows.append(np.asarray(ids[first : first + length], np.int64))
         return torch.from_numpy(np.stack(rows)), answers
 
-    def _first_of_whole(self, length, num_ids):
-        """Where documents begin that a row holds whole and that fill half of it or more.
+    def _begins(self, name, length):
+        """Where a stream's rows begin; empty if anywhere.
 
-        A question without its document teaches nothing. Nor do answers in a row that begins amid a
-        document; those of later documents, which begin in the row, do.
+        Dialogs: where one begins, as in use. In rows that begin anywhere, hardly a chat is the
+        row's first. Retrieval: where a document begins that the row holds whole and that fills half
+        of it or more. A question without its document teaches nothing. Nor do answers in a row that
+        begins amid a document; those of later documents, which begin in the row, do.
         """
-        firsts, lengths = self.asking.T
-        return firsts[(lengths <= length) & (2 * lengths >= length) & (firsts + length <= num_ids)]
+        if name == 'dialogs':
+            firsts, _ = self.dialogs.T
+            is_one = np.full(len(firsts), True)
+        elif name == 'retrieval':
+            firsts, lengths = self.asking.T
+            is_one = (lengths <= length) & (2 * lengths >= length)
+        else:
+            return ()
+        return firsts[is_one & (firsts + length <= len(self.ids[name]))]
+
+    def _chances(self, begins):
+        """Of the streams. Retrieval has none in rows that hold no document, if there are others."""
+        chances = np.array([self.shares[name] for name in self.ids], float)
+        holds = np.array([name != 'retrieval' or len(begins[name]) > 0 for name in self.ids])
+        if chances[holds].sum() > 0:
+            chances[~holds] = 0
+        return chances / chances.sum()
+
+
+def _documents(path):
+    """[first id, length] of each document of a stream, from the file of its lengths."""
+    lengths = np.fromfile(path, np.uint32).astype(np.int64)
+    return np.stack([np.cumsum(lengths) - lengths, lengths], 1)
 
 
 def held_out(directory, vocabulary, length, num_rows):

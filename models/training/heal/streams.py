@@ -1,9 +1,9 @@
 """Turns a corpus into streams of the teacher's token ids.
 
 Writes to DATA text.bin, dialogs.bin and retrieval.bin (training), val.bin (documents held out),
-ids of uint16 or uint32, retrieval.lengths (ids of each document, uint32), retrieval.answers (for
-each id 1 if it belongs to an answer, else 0, uint8), and prepare.json (counts). Only this stage
-needs Jinja2 and tokenizers or sentencepiece.
+ids of uint16 or uint32, dialogs.lengths and retrieval.lengths (ids of each document, uint32),
+retrieval.answers (for each id 1 if it belongs to an answer, else 0, uint8), and prepare.json
+(counts). Only this stage needs Jinja2 and tokenizers or sentencepiece.
 """
 
 import importlib
@@ -112,15 +112,16 @@ def id_type(vocabulary):
 
 
 def pack(texts, tokenizer, path, max_ids, end=None):
-    """Writes ids of the texts, each followed by `end`, until max_ids. -> number of ids."""
-    dtype, num_ids, block = id_type(tokenizer.vocabulary), 0, []
+    """Writes ids of the texts, each followed by `end`, until max_ids. -> ids of each text."""
+    dtype, lengths, num_ids, block = id_type(tokenizer.vocabulary), [], 0, []
     tail = [] if end is None else [end]
 
     def write(file):
         encoded = [np.array([*each, *tail], dtype) for each in tokenizer.encode(block)]
         file.write(np.concatenate(encoded).tobytes())
         block.clear()
-        return sum(map(len, encoded))
+        lengths.extend(map(len, encoded))
+        return sum(lengths[-len(encoded):])
 
     with open(path + '.tmp', 'wb') as file:
         for text in texts:
@@ -134,7 +135,7 @@ def pack(texts, tokenizer, path, max_ids, end=None):
             num_ids += write(file)
     os.replace(path + '.tmp', path)
     print(f'\r  {os.path.basename(path)}: {num_ids:,} ids', flush=True)
-    return num_ids
+    return lengths
 
 
 def is_answer(text, messages, begins):
@@ -210,12 +211,14 @@ def run(directory, tokenizer, out, max_ids, max_words, evaluation=()):
     dialogs = list(messages_of(directory))
     random.Random(2).shuffle(dialogs)
     facts = retrieval.documents(texts[:2000], max_words, seed=3)
-    report['text'] = pack(clean(texts), tokenizer, f'{out}/text.bin', max_ids, tokenizer.end)
+    report['text'] = sum(pack(clean(texts), tokenizer, f'{out}/text.bin', max_ids, tokenizer.end))
     chats = clean(tokenizer.chat(messages) for messages in dialogs)
-    report['dialogs'] = pack(chats, tokenizer, f'{out}/dialogs.bin', max_ids)
+    lengths = pack(chats, tokenizer, f'{out}/dialogs.bin', max_ids)
+    np.array(lengths, np.uint32).tofile(f'{out}/dialogs.lengths')
+    report['dialogs'] = sum(lengths)
     asking = ((tokenizer.chat(messages), messages) for messages in facts)
     asking = ((text, messages) for text, messages in asking if text and not unwanted.shares(text))
     report['retrieval'] = pack_retrieval(asking, tokenizer, out, max_ids // 4)
-    report['val'] = pack(held_out, tokenizer, f'{out}/val.bin', 1 << 20, tokenizer.end)
+    report['val'] = sum(pack(held_out, tokenizer, f'{out}/val.bin', 1 << 20, tokenizer.end))
     with open(f'{out}/prepare.json', 'w', encoding='utf-8') as file:
         json.dump({'vocabulary': tokenizer.vocabulary, **report}, file, indent=2)
