@@ -58,7 +58,7 @@ class Rows:
         return firsts[is_one & (firsts + length <= len(self.ids[name]))]
 
     def _chances(self, begins):
-        """Of the streams. Retrieval has none in rows that hold no document, if there are others."""
+        """A row's chance of each stream. Retrieval has none where rows hold no document."""
         chances = np.array([self.shares[name] for name in self.ids], float)
         holds = np.array([name != 'retrieval' or len(begins[name]) > 0 for name in self.ids])
         if chances[holds].sum() > 0:
