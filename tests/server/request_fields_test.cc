@@ -294,6 +294,17 @@ TEST_F(RequestFieldsTest, AnErrorNamesTheValueAsItWasSentAndTheLimit) {
   }
 }
 
+TEST_F(RequestFieldsTest, AnErrorOfTheEngineNamesTheField) {
+  TestServer server({.max_model_len = 256, .max_num_seqs = 2});
+  const HttpTarget target{.host = "127.0.0.1", .port = server.GetServer().HttpPort()};
+  const auto reply = SendRequest(target, "POST", "/v1/completions", {}, R"({"prompt":"a","n":3})");
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->status, 400);
+  const Json error = Json::parse(reply->body)["error"];
+  EXPECT_EQ(error["param"], "n");
+  EXPECT_THAT(error["message"].get<std::string>(), StartsWith("n is 3; it must be at most 2: "));
+}
+
 TEST_F(RequestFieldsTest, ErrorsBelowMessagesHaveAnthropicsShape) {
   const auto reply_to = [this](const std::string& method, const std::string& path,
                                const std::string& body) {
