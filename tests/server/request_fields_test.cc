@@ -305,6 +305,29 @@ TEST_F(RequestFieldsTest, AnErrorOfTheEngineNamesTheField) {
   EXPECT_THAT(error["message"].get<std::string>(), StartsWith("n is 3; it must be at most 2: "));
 }
 
+// The assistant's message as clients of OpenAI send it back.
+TEST_F(RequestFieldsTest, AMessageOfAnEarlierAnswerIsTaken) {
+  const auto reply_to = [this](const std::string& fields) {
+    const HttpTarget target{.host = "127.0.0.1", .port = server_.GetServer().HttpPort()};
+    const auto reply =
+        SendRequest(target, "POST", "/v1/chat/completions", {},
+                    R"({"max_tokens":2,"seed":1,"messages":[{"role":"user","content":"a"},)"
+                    R"({"role":"assistant","content":"b")" +
+                        fields + R"(},{"role":"user","content":"c"}]})");
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return Json::parse(reply.ok() ? reply->body : "", nullptr, false);
+  };
+  const Json plain = reply_to("");
+  EXPECT_EQ(reply_to(R"(,"refusal":null,"annotations":[],"audio":null,"function_call":null,)"
+                     R"("tool_calls":null,"name":null)")["choices"],
+            plain["choices"]);
+  ASSERT_TRUE(plain.contains("choices")) << plain;
+  for (const std::string name : {"name", "refusal"}) {
+    const Json error = reply_to(",\"" + name + "\":\"x\"")["error"];
+    EXPECT_EQ(error["param"], "messages[1]." + name) << error;
+  }
+}
+
 TEST_F(RequestFieldsTest, ErrorsBelowMessagesHaveAnthropicsShape) {
   const auto reply_to = [this](const std::string& method, const std::string& path,
                                const std::string& body) {
