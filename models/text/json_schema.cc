@@ -175,6 +175,11 @@ class SchemaReader {
 
   absl::StatusOr<std::string> Read() {
     RETURN_IF_ERROR(ReadSchema(&root_, "#"));
+    if (num_properties_ > kMaxSchemaProperties) {
+      return absl::InvalidArgumentError(StrCat("has ", num_properties_,
+                                               " properties, of all objects together; it may have ",
+                                               kMaxSchemaProperties));
+    }
     RETURN_IF_ERROR(CheckFinite());
     return root_.dump();
   }
@@ -441,6 +446,7 @@ class SchemaReader {
           "not enforced together",
           path);
     }
+    std::unordered_set<std::string_view> required;
     if (schema->contains("required")) {
       std::unordered_set<std::string_view> named;
       if (has_properties) {
@@ -450,12 +456,22 @@ class SchemaReader {
       }
       for (const Json& name : (*schema)["required"]) {
         if (!name.is_string()) return Refused("has required, which is no list of names", path);
+        required.insert(name.get_ref<const std::string&>());
         if (named.contains(name.get_ref<const std::string&>())) continue;
         return Refused(StrCat("requires ", Quote(name.get_ref<const std::string&>()),
                               ", which properties does not name"),
                        path);
       }
     }
+    const int num_properties = int(size("properties"));
+    const int num_optional = num_properties - int(required.size());
+    if (num_optional > kMaxOptionalProperties) {
+      return Refused(
+          StrCat("has an object of ", num_optional,
+                 " properties that are not required; it may have ", kMaxOptionalProperties),
+          path);
+    }
+    num_properties_ += num_properties;
     // A name may come twice, and counts once.
     if (names_are_open && schema->contains("minProperties") && (*schema)["minProperties"] > 1) {
       return Refused("has minProperties above 1 where names are open; it is not enforced", path);
@@ -559,6 +575,7 @@ class SchemaReader {
 
   Json root_;
   std::vector<const Json*> schemas_;  // objects, parents first
+  int num_properties_ = 0;            // of all objects
   std::unordered_map<const Json*, bool> finite_;
   std::unordered_map<std::string, const Json*> targets_;  // of references
 };
