@@ -5,48 +5,25 @@
 #include <limits>
 #include <new>
 #include <utility>
-#include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "models/json_builder.h"
 
 namespace lssar {
 namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 64;
+constexpr size_t kMaxDepth = 64;
 
 using VisitMember = absl::FunctionRef<absl::Status(const std::string&, const json&)>;
 
-// Builds a value from the parser's events. The library's own parser with a callback scans all
-// members of an object again at the end of each member, and keeps the last of equal names.
-class StrictReader final : public nlohmann::json_sax<json> {
+class StrictReader final : public JsonBuilder<json> {
  public:
-  // With `visit` the members of the outermost object go there.
-  explicit StrictReader(const VisitMember* visit) : visit_(visit) {}
-
-  bool null() override { return Add(nullptr); }
-  bool boolean(bool value) override { return Add(value); }
-  bool number_integer(number_integer_t value) override { return Add(value); }
-  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
-  bool number_float(number_float_t value, const string_t&) override { return Add(value); }
-  bool string(string_t& value) override { return Add(std::move(value)); }
-  bool binary(binary_t&) override { return Fail("not JSON"); }
-  bool start_object(std::size_t) override { return Open(json::object()); }
-  bool start_array(std::size_t) override { return Open(json::array()); }
-  bool end_object() override { return Close(); }
-  bool end_array() override { return Close(); }
-
-  bool key(string_t& name) override {
-    const bool is_new =
-        VisitsMembers() ? visited_.insert(name).second : !open_.back()->contains(name);
-    if (!is_new) return Fail(StrCat("the name ", QuoteJson(name), " occurs twice in one object"));
-    name_ = std::move(name);
-    return true;
-  }
+  // With `visit` the members of the outermost object go there, and are not kept.
+  explicit StrictReader(const VisitMember* visit) : JsonBuilder(kMaxDepth), visit_(visit) {}
 
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
@@ -55,68 +32,28 @@ class StrictReader final : public nlohmann::json_sax<json> {
                                         : StrCat("not JSON: at byte ", position));
   }
 
-  json& Value() { return value_; }
-  const std::string& Fault() const { return fault_; }
   const absl::Status& VisitStatus() const { return visit_status_; }
 
  private:
-  bool VisitsMembers() const { return visit_ != nullptr && open_.size() == 1; }
-
-  bool Fail(std::string fault) {
-    fault_ = std::move(fault);
-    return false;
+  bool OnValue(const json& value) override {
+    if (visit_ == nullptr || NumOpen() > 0 || value.is_object()) return true;
+    return Fail(StrCat("is ", value.type_name(), ", not a JSON object"));
   }
-
-  // Where a value that starts now is stored.
-  json* Place(json value) {
-    if (open_.empty()) return &(value_ = std::move(value));
-    if (VisitsMembers()) return &(member_ = std::move(value));
-    json& parent = *open_.back();
-    if (parent.is_array()) return &parent.emplace_back(std::move(value));
-    return &(parent[name_] = std::move(value));
-  }
-
-  bool Visit() {
-    visit_status_ = (*visit_)(member_name_, member_);
+  bool OnEnd() override {
+    if (visit_ == nullptr || NumOpen() != 1) return true;
+    visit_status_ = (*visit_)(Root().begin().key(), Root().front());
+    Root().clear();
     return visit_status_.ok();
   }
-
-  bool Add(json value) {
-    if (visit_ != nullptr && open_.empty()) return FailType(value);
-    if (VisitsMembers()) member_name_ = std::move(name_);
-    Place(std::move(value));
-    return !VisitsMembers() || Visit();
+  std::string DepthError() const override {
+    return StrCat("nested more than ", kMaxDepth, " levels deep");
   }
-
-  bool Open(json value) {
-    if (open_.size() >= size_t(kMaxDepth)) {
-      return Fail(StrCat("nested more than ", kMaxDepth, " levels deep"));
-    }
-    if (visit_ != nullptr && open_.empty() && !value.is_object()) return FailType(value);
-    if (VisitsMembers()) member_name_ = std::move(name_);
-    open_.push_back(Place(std::move(value)));
-    return true;
-  }
-
-  bool Close() {
-    open_.pop_back();
-    return !VisitsMembers() || Visit();
-  }
-
-  bool FailType(const json& value) {
-    return Fail(StrCat("is ", value.type_name(), ", not a JSON object"));
+  std::string RepeatError(const std::string& name) const override {
+    return StrCat("the name ", QuoteJson(name), " occurs twice in one object");
   }
 
   const VisitMember* const visit_;
-  json value_;
-  std::vector<json*> open_;  // objects and arrays, outermost first
-  std::string name_;         // of the next value of an object
-  std::string fault_;
   absl::Status visit_status_;
-  // With `visit_`:
-  json member_;
-  std::string member_name_;
-  absl::flat_hash_set<std::string> visited_;
 };
 
 absl::Status Read(std::string_view text, std::string_view source, StrictReader* reader) {
@@ -128,8 +65,8 @@ absl::Status Read(std::string_view text, std::string_view source, StrictReader* 
   } catch (const json::exception&) {
     return absl::InvalidArgumentError(StrCat(source, ": not JSON"));
   }
-  if (!reader->Fault().empty()) {
-    return absl::InvalidArgumentError(StrCat(source, ": ", reader->Fault()));
+  if (!reader->Error().empty()) {
+    return absl::InvalidArgumentError(StrCat(source, ": ", reader->Error()));
   }
   return reader->VisitStatus();
 }
@@ -139,7 +76,7 @@ absl::Status Read(std::string_view text, std::string_view source, StrictReader* 
 absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source) {
   StrictReader reader(/*visit=*/nullptr);
   RETURN_IF_ERROR(Read(text, source, &reader));
-  return std::move(reader.Value());
+  return std::move(reader.Root());
 }
 
 absl::Status ForEachJsonMember(std::string_view text, std::string_view source, VisitMember visit) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/field_error.h"
 #include "base/str_cat.h"
 
 namespace lssar {
@@ -21,10 +22,10 @@ absl::Status CheckFits(const Request& request, const EngineOptions& options,
   }
   const RequiredResources required = RequiredResourcesOf(request, layout);
   if (required.num_sequences > MaxRunning(options)) {
-    return absl::InvalidArgumentError(
-        StrCat("n = ", required.num_sequences, " choices run together, and at most ",
-               MaxRunning(options), " sequences do (max_num_seqs = ", options.max_num_seqs,
-               ", max_num_batched_tokens = ", options.max_num_batched_tokens, ")"));
+    return FieldError(
+        "n", StrCat("is ", required.num_sequences, "; it must be at most ", MaxRunning(options),
+                    ": choices run together (max_num_seqs = ", options.max_num_seqs,
+                    ", max_num_batched_tokens = ", options.max_num_batched_tokens, ")"));
   }
   if (required.TotalPages() > layout.num_pages) {
     return absl::InvalidArgumentError(StrCat(

@@ -16,6 +16,7 @@
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "models/json_builder.h"
 
 namespace lssar {
 namespace {
@@ -87,86 +88,30 @@ bool HasType(const Json& value, std::string_view type) {
   return value.is_number();
 }
 
-// Builds a schema in the order of its text. An ordered object is searched from its first key on, so
-// keys are appended here, each after a look into a set.
-class SchemaBuilder : public nlohmann::json_sax<Json> {
+// Builds a schema in the order of its text.
+class SchemaBuilder final : public JsonBuilder<Json> {
  public:
-  bool null() override { return Add(nullptr); }
-  bool boolean(bool value) override { return Add(value); }
-  bool number_integer(number_integer_t value) override { return Add(value); }
-  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
-  bool number_float(number_float_t value, const string_t& /*text*/) override { return Add(value); }
-  bool string(string_t& value) override { return Add(std::move(value)); }
-  bool binary(binary_t& /*value*/) override { return false; }  // JSON has none
+  SchemaBuilder() : JsonBuilder(size_t(kMaxSchemaDepth)) {}
 
-  bool start_object(size_t /*size*/) override { return Open(Json::object()); }
-  bool key(string_t& name) override {
-    if (!open_.back().keys.insert(name).second) {
-      return Fail(StrCat("has the key ", Quote(name), " twice in one object"));
-    }
-    key_ = std::move(name);
-    return true;
-  }
-  bool end_object() override { return Close(); }
-  bool start_array(size_t /*size*/) override { return Open(Json::array()); }
-  bool end_array() override { return Close(); }
   bool parse_error(size_t /*position*/, const std::string& /*token*/,
                    const nlohmann::detail::exception& /*error*/) override {
     return Fail("is not JSON");
   }
 
-  Json TakeRoot() { return std::move(root_); }
-  const std::string& Error() const { return error_; }
-
  private:
-  struct Container {
-    Json* value;
-    std::unordered_set<std::string> keys = {};
-  };
-
-  // A container's address holds until its parent grows, which is after it was closed.
-  Json* Append(Json value) {
-    if (open_.empty()) return &(root_ = std::move(value));
-    Json& parent = *open_.back().value;
-    if (parent.is_array()) {
-      parent.push_back(std::move(value));
-      return &parent.back();
-    }
-    std::vector<std::pair<const std::string, Json>>& members = parent.get_ref<Json::object_t&>();
-    return &members.emplace_back(std::move(key_), std::move(value)).second;
-  }
-  bool Add(Json value) {
-    if (!Count()) return false;
-    Append(std::move(value));
-    return true;
-  }
-  bool Open(Json container) {
-    if (!Count()) return false;
-    if (open_.size() == size_t(kMaxSchemaDepth)) {
-      return Fail(StrCat("has values within each other deeper than ", kMaxSchemaDepth,
-                         "; it may have that depth"));
-    }
-    open_.push_back({.value = Append(std::move(container))});
-    return true;
-  }
-  bool Close() {
-    open_.pop_back();
-    return true;
-  }
-  bool Count() {
+  bool OnValue(const Json& /*value*/) override {
     if (++num_values_ <= kMaxSchemaValues) return true;
     return Fail(StrCat("has more than ", kMaxSchemaValues, " values; it may have so many"));
   }
-  bool Fail(std::string error) {
-    error_ = std::move(error);
-    return false;
+  std::string DepthError() const override {
+    return StrCat("has values within each other deeper than ", kMaxSchemaDepth,
+                  "; it may have that depth");
+  }
+  std::string RepeatError(const std::string& name) const override {
+    return StrCat("has the key ", Quote(name), " twice in one object");
   }
 
-  Json root_;
-  std::vector<Container> open_;
-  std::string key_;  // of the next value
   int num_values_ = 0;
-  std::string error_;
 };
 
 class SchemaReader {
@@ -175,6 +120,11 @@ class SchemaReader {
 
   absl::StatusOr<std::string> Read() {
     RETURN_IF_ERROR(ReadSchema(&root_, "#"));
+    if (num_properties_ > kMaxSchemaProperties) {
+      return absl::InvalidArgumentError(StrCat("has ", num_properties_,
+                                               " properties, of all objects together; it may have ",
+                                               kMaxSchemaProperties));
+    }
     RETURN_IF_ERROR(CheckFinite());
     return root_.dump();
   }
@@ -441,6 +391,7 @@ class SchemaReader {
           "not enforced together",
           path);
     }
+    std::unordered_set<std::string_view> required;
     if (schema->contains("required")) {
       std::unordered_set<std::string_view> named;
       if (has_properties) {
@@ -450,12 +401,22 @@ class SchemaReader {
       }
       for (const Json& name : (*schema)["required"]) {
         if (!name.is_string()) return Refused("has required, which is no list of names", path);
+        required.insert(name.get_ref<const std::string&>());
         if (named.contains(name.get_ref<const std::string&>())) continue;
         return Refused(StrCat("requires ", Quote(name.get_ref<const std::string&>()),
                               ", which properties does not name"),
                        path);
       }
     }
+    const int num_properties = int(size("properties"));
+    const int num_optional = num_properties - int(required.size());
+    if (num_optional > kMaxOptionalProperties) {
+      return Refused(
+          StrCat("has an object of ", num_optional,
+                 " properties that are not required; it may have ", kMaxOptionalProperties),
+          path);
+    }
+    num_properties_ += num_properties;
     // A name may come twice, and counts once.
     if (names_are_open && schema->contains("minProperties") && (*schema)["minProperties"] > 1) {
       return Refused("has minProperties above 1 where names are open; it is not enforced", path);
@@ -559,6 +520,7 @@ class SchemaReader {
 
   Json root_;
   std::vector<const Json*> schemas_;  // objects, parents first
+  int num_properties_ = 0;            // of all objects
   std::unordered_map<const Json*, bool> finite_;
   std::unordered_map<std::string, const Json*> targets_;  // of references
 };
@@ -570,7 +532,7 @@ absl::StatusOr<std::string> PrepareJsonSchema(std::string_view schema) {
   if (!Json::sax_parse(schema.begin(), schema.end(), &builder)) {
     return absl::InvalidArgumentError(builder.Error());
   }
-  return SchemaReader(builder.TakeRoot()).Read();
+  return SchemaReader(std::move(builder.Root())).Read();
 }
 
 }  // namespace lssar

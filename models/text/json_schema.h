@@ -9,8 +9,13 @@
 
 namespace lssar {
 
-inline constexpr int kMaxSchemaDepth = 64;       // objects and lists within each other
-inline constexpr int kMaxSchemaValues = 20000;   // values, at any depth
+inline constexpr int kMaxSchemaDepth = 64;      // objects and lists within each other
+inline constexpr int kMaxSchemaValues = 20000;  // values, at any depth
+// Properties in all objects together, and those in one object that are not required: any of these
+// may follow any earlier one, so their cost grows with the square of their number. What has so many
+// compiles within about 2 s (docs/decisions/models.md).
+inline constexpr int kMaxSchemaProperties = 3000;
+inline constexpr int kMaxOptionalProperties = 500;
 inline constexpr int kMaxSchemaRepeats = 10000;  // minItems, maxLength and the like
 
 // Returns `schema` as the compiler reads it: a value that fits the result fits the schema. What the

@@ -61,8 +61,7 @@ absl::StatusOr<std::vector<SubRequest>> GenerateMethod::Parse() {
 absl::StatusOr<SubRequest> GenerateMethod::ParsePrompt(const v1::GenerateRequest& prompt) {
   ParseContext context = Context().MakeParseContext(RandomSeed());
   context.default_max_tokens = default_max_tokens;
-  // A prompt that is only scored may fill the context.
-  if (only_prompts) ++context.max_model_len;
+  context.only_prompt = only_prompts;
   // Not moved out of the StatusOr: GCC 12 then warns of uninitialized fields.
   auto parsed = ParseGenerate(prompt, context);
   RETURN_IF_ERROR(parsed.status());

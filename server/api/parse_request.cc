@@ -417,13 +417,17 @@ absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& conte
 absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_tokens,
                          const ParseContext& context, GenerateParams* params) {
   const int max_model_len = context.max_model_len;
-  if (num_prompt_tokens >= size_t(max_model_len)) {
+  // A prompt that is only scored may fill the context.
+  const int max_prompt_tokens = context.only_prompt ? max_model_len : max_model_len - 1;
+  if (num_prompt_tokens > size_t(max_prompt_tokens)) {
+    const std::string limit = context.only_prompt ? StrCat("max_model_len ", max_model_len)
+                                                  : StrCat(max_prompt_tokens, ": max_model_len ",
+                                                           max_model_len, " less one new token");
     return FieldError("prompt",
-                      StrCat("has ", num_prompt_tokens, " tokens; max_model_len is ", max_model_len,
-                             " tokens, prompt and at least one new token together"),
+                      StrCat("has ", num_prompt_tokens, " tokens; it must have at most ", limit),
                       "the prompt");
   }
-  const int max_new_tokens = max_model_len - int(num_prompt_tokens);
+  const int max_new_tokens = max_prompt_tokens + 1 - int(num_prompt_tokens);
   params->max_tokens = message.has_max_tokens()
                            ? message.max_tokens()
                            : std::min(context.default_max_tokens, max_new_tokens);
@@ -778,7 +782,7 @@ std::vector<int32_t> SortedUnique(std::vector<int32_t> entries) {
   return entries;
 }
 
-// Reads positions in `text`, "the prompt", of n tokens: [-n, n), negative ones from the end.
+// Reads positions in `text` ("the prompt") of n tokens: [-n, n), negative ones from the end.
 template <typename Entries>
 absl::StatusOr<std::vector<int32_t>> ReadPositions(const std::string& field, const Entries& entries,
                                                    int num_tokens, const std::string& text) {
@@ -1036,8 +1040,9 @@ absl::StatusOr<std::vector<Request>> ParseEmbed(const v1::EmbedRequest& message,
     Request request = shared;
     const std::string field = StrCat("inputs[", i, "]");
     ASSIGN_OR_RETURN(request.prompt, ReadInput(field, message.inputs(i), context));
-    ASSIGN_OR_RETURN(params.positions, ReadPositions("positions", message.positions(),
-                                                     int(request.prompt.size()), field));
+    ASSIGN_OR_RETURN(params.positions,
+                     ReadPositions("positions", message.positions(), int(request.prompt.size()),
+                                   StrCat("input ", i)));
     request.params = params;
     requests.push_back(std::move(request));
   }

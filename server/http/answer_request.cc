@@ -113,18 +113,18 @@ absl::StatusOr<AnswerRequest> ReadResponse(const Json& body) {
   CompletionRequest& completion = request.completion;
   v1::GenerateRequest shared;
   RETURN_IF_ERROR(ReadGenerateFields(fields, &completion, &shared));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_output_tokens"));
+  ASSIGN_OR_RETURN(const std::optional<int32_t> max_tokens, fields.Int32("max_output_tokens"));
   RETURN_IF_ERROR(SetChatTokens("max_output_tokens", max_tokens, &completion, &shared));
   if (max_tokens) request.max_output_tokens = StrCat(*max_tokens);
 
   ASSIGN_OR_RETURN(const bool has_logprobs, ReadInclude(fields.Find("include")));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> top, fields.Int("top_logprobs"));
+  ASSIGN_OR_RETURN(const std::optional<int32_t> top, fields.Int32("top_logprobs"));
   if (top.value_or(0) != 0 && !has_logprobs) {
     return FieldError("top_logprobs",
                       StrCat("is ", *top, "; it needs \"", kLogprobsOfText, "\" in include"));
   }
   if (has_logprobs) {
-    completion.num_logprobs = Clamped(top.value_or(0));
+    completion.num_logprobs = top.value_or(0);
     shared.set_logprobs(completion.num_logprobs);
   }
   RETURN_IF_ERROR(ReadTextConfig(fields.Find("text"), &request, &shared));
@@ -176,7 +176,7 @@ absl::StatusOr<AnswerRequest> ReadAnthropic(const Json& body, bool needs_max_tok
   AnswerRequest request;
   v1::GenerateRequest shared;
   RETURN_IF_ERROR(ReadGenerateFields(fields, &request.completion, &shared));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
+  ASSIGN_OR_RETURN(const std::optional<int32_t> max_tokens, fields.Int32("max_tokens"));
   if (!max_tokens && needs_max_tokens) return FieldError("max_tokens", "is missing");
   RETURN_IF_ERROR(SetChatTokens("max_tokens", max_tokens, &request.completion, &shared));
   if (const Json* stops = fields.Find("stop_sequences")) {

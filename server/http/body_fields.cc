@@ -72,6 +72,12 @@ absl::StatusOr<int64_t> ReadInt(const std::string& field, const Json& value) {
   return int64_t(number);
 }
 
+absl::StatusOr<int32_t> ReadInt32(const std::string& field, const Json& value) {
+  ASSIGN_OR_RETURN(const int64_t number, ReadInt(field, value));
+  if (std::in_range<int32_t>(number)) return int32_t(number);
+  return FieldError(field, StrCat("is ", number, "; it must be a 32-bit integer"));
+}
+
 absl::StatusOr<double> ReadNumber(const std::string& field, const Json& value) {
   if (!value.is_number()) return WrongType(field, value, "a number");
   return value.get<double>();
@@ -96,7 +102,7 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& field, const Jso
     if (!id) {
       const std::string name = StrCat(field, "[", ids.size(), "]");
       if (!element.is_number()) return WrongType(name, element, "a token id");
-      return FieldError(name, StrCat("is ", element.get<double>(), "; it must be a token id"));
+      return FieldError(name, StrCat("is ", element.dump(), "; it must be a token id"));
     }
     ids.push_back(*id);
   }
@@ -134,6 +140,10 @@ std::string BodyFields::Name(std::string_view field) const {
 
 absl::StatusOr<std::optional<int64_t>> BodyFields::Int(std::string_view field) const {
   return ReadOptional<int64_t>(*this, field, ReadInt);
+}
+
+absl::StatusOr<std::optional<int32_t>> BodyFields::Int32(std::string_view field) const {
+  return ReadOptional<int32_t>(*this, field, ReadInt32);
 }
 
 absl::StatusOr<std::optional<double>> BodyFields::Number(std::string_view field) const {

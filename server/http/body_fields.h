@@ -22,6 +22,7 @@ std::string_view TypeName(const nlohmann::json& value);
 // Values as fields. `field`: their name in errors.
 // Errors  INVALID_ARGUMENT: another type, or out of the type's range
 absl::StatusOr<int64_t> ReadInt(const std::string& field, const nlohmann::json& value);
+absl::StatusOr<int32_t> ReadInt32(const std::string& field, const nlohmann::json& value);
 absl::StatusOr<double> ReadNumber(const std::string& field, const nlohmann::json& value);
 absl::StatusOr<bool> ReadBool(const std::string& field, const nlohmann::json& value);
 absl::StatusOr<std::string> ReadString(const std::string& field, const nlohmann::json& value);
@@ -47,6 +48,7 @@ class BodyFields {
   std::string Name(std::string_view field) const;
 
   absl::StatusOr<std::optional<int64_t>> Int(std::string_view field) const;
+  absl::StatusOr<std::optional<int32_t>> Int32(std::string_view field) const;
   absl::StatusOr<std::optional<double>> Number(std::string_view field) const;
   absl::StatusOr<std::optional<bool>> Bool(std::string_view field) const;
   absl::StatusOr<std::optional<std::string>> String(std::string_view field) const;

@@ -102,6 +102,7 @@ bool HttpParser::HasBody() const { return !state_->parser.is_done(); }
 size_t HttpParser::NumBodyBytes() const { return state_->parser.get().body().capacity(); }
 
 HttpParser::Progress HttpParser::Fail(int status, std::string message) {
+  if (!has_head_) CopyHead();
   error_status_ = status;
   error_message_ = std::move(message);
   return Progress::kFailed;
@@ -168,7 +169,7 @@ HttpParser::Progress HttpParser::Parse(std::string* input) {
   return parser.is_done() ? Progress::kIsDone : Progress::kNeedsMore;
 }
 
-bool HttpParser::ReadHead() {
+void HttpParser::CopyHead() {
   const auto& message = state_->parser.get();
   request_.method = View(message.method_string());
   request_.target = View(message.target());
@@ -177,6 +178,11 @@ bool HttpParser::ReadHead() {
     request_.headers.push_back(
         {.name = ToLower(View(field.name_string())), .value = std::string(View(field.value()))});
   }
+}
+
+bool HttpParser::ReadHead() {
+  const auto& message = state_->parser.get();
+  CopyHead();
   if (!ReadAbsoluteForm()) return false;
   const std::string transfer = ToLower(request_.Headers("transfer-encoding"));
   const std::string content = ToLower(request_.Headers("content-encoding"));

@@ -27,7 +27,7 @@ class HttpParser {
   // Memory that the body takes so far.
   size_t NumBodyBytes() const;
 
-  // From kHasHead on.
+  // From kHasHead on. After kFailed in a head: what has been read of it.
   HttpRequest* Head() { return &request_; }
   bool ExpectsContinue() const { return expects_continue_; }
   // At kHasHead: a body follows.
@@ -44,7 +44,9 @@ class HttpParser {
   struct State;
 
   Progress Fail(int status, std::string message);
-  // Moves the head to `request_`. False: it is refused.
+  // Copies the head, as far as it has been read, to `request_`.
+  void CopyHead();
+  // Reads what the head says of the body. False: it is refused.
   bool ReadHead();
   // "http://HOST/PATH", which clients send to proxies: the target becomes /PATH, and HOST replaces
   // that of the header Host (RFC 9112, section 3.2.2). False: it is refused.

@@ -163,9 +163,11 @@ struct HttpServer::State final : public HttpHandler {
 
   std::optional<HttpReply> CheckHead(HttpRequest* head) override;
   void OnRequest(std::shared_ptr<HttpExchange> exchange) override;
-  HttpReply ErrorReply(int status, std::string message) override {
-    return lssar::ErrorReply(status, message);
+  HttpReply ErrorReply(const HttpRequest& head, int status, std::string message) override {
+    return AsErrorOf(head, lssar::ErrorReply(status, message));
   }
+  // In the shape that the path's clients expect, with the headers that their pages need.
+  HttpReply AsErrorOf(const HttpRequest& head, HttpReply reply) const;
 
   // The part of a request's check that needs no body. Nullopt: nothing is wrong.
   std::optional<HttpReply> Reject(HttpRequest* head) const;
@@ -374,11 +376,14 @@ std::string HttpServer::State::PathList() {
 
 std::optional<HttpReply> HttpServer::State::CheckHead(HttpRequest* head) {
   std::optional<HttpReply> rejection = Reject(head);
-  if (rejection) {
-    rejection = InShapeOf(head->Path(), *std::move(rejection));
-    for (HttpHeader& header : CorsHeaders(*head)) rejection->headers.push_back(std::move(header));
-  }
+  if (rejection) rejection = AsErrorOf(*head, *std::move(rejection));
   return rejection;
+}
+
+HttpReply HttpServer::State::AsErrorOf(const HttpRequest& head, HttpReply reply) const {
+  reply = InShapeOf(head.Path(), std::move(reply));
+  for (HttpHeader& header : CorsHeaders(head)) reply.headers.push_back(std::move(header));
+  return reply;
 }
 
 std::optional<HttpReply> HttpServer::State::Reject(HttpRequest* request) const {

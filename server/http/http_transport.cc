@@ -122,7 +122,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       const HttpParser::Progress progress = parser_->Parse(&input_);
       switch (progress) {
         case HttpParser::Progress::kFailed:
-          Reject(port_.handler->ErrorReply(parser_->ErrorStatus(), parser_->ErrorMessage()));
+          Reject(MakeError(parser_->ErrorStatus(), parser_->ErrorMessage()));
           return;
         case HttpParser::Progress::kHasHead:
           phase_ = Phase::kBody;
@@ -148,8 +148,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
       }
       const absl::Status counted = CountBody(parser_->NumBodyBytes());
       if (!counted.ok()) {
-        HttpReply reply = port_.handler->ErrorReply(absl::IsResourceExhausted(counted) ? 429 : 503,
-                                                    std::string(counted.message()));
+        HttpReply reply = MakeError(absl::IsResourceExhausted(counted) ? 429 : 503,
+                                    std::string(counted.message()));
         reply.headers.push_back({"Retry-After", "1"});
         Reject(std::move(reply));
         return;
@@ -259,6 +259,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // So that the end of the connection is seen.
   void ReadWhileAnswering() {
     if (input_.size() < kMaxPipelinedBytes) Read();
+  }
+
+  HttpReply MakeError(int status, std::string message) {
+    return port_.handler->ErrorReply(*parser_->Head(), status, std::move(message));
   }
 
   // Answers a request whose rest is not read as one.
@@ -378,9 +382,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     switch (phase_) {
       case Phase::kHead:
       case Phase::kBody:
-        Reject(port_.handler->ErrorReply(408, phase_ == Phase::kHead
-                                                  ? "the request's head did not come in time"
-                                                  : "the request's body did not come in time"));
+        Reject(MakeError(408, phase_ == Phase::kHead ? "the request's head did not come in time"
+                                                     : "the request's body did not come in time"));
         return;
       case Phase::kAnswer:
         if (const absl::Status status = exchange_->CheckClient(); !status.ok()) {

@@ -26,8 +26,8 @@ class HttpHandler {
   virtual std::optional<HttpReply> CheckHead(HttpRequest* head) = 0;
   // The whole request. The handler answers through the exchange, now or later.
   virtual void OnRequest(std::shared_ptr<HttpExchange> exchange) = 0;
-  // The answer to a request that cannot be read, with this status.
-  virtual HttpReply ErrorReply(int status, std::string message) = 0;
+  // The answer to a request that cannot be read, with this status. `head`: what is known of it.
+  virtual HttpReply ErrorReply(const HttpRequest& head, int status, std::string message) = 0;
 };
 
 struct TransportOptions {

@@ -1,12 +1,11 @@
 #include "server/http/json_text.h"
 
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
-#include <vector>
 
 #include "base/quote.h"
 #include "base/str_cat.h"
+#include "models/json_builder.h"
 #include "models/text/tokenizer.h"
 #include "server/config/limits.h"
 
@@ -20,50 +19,11 @@ constexpr size_t kMaxReasonBytes = 160;
 // Values between two polls of should_stop.
 constexpr int kPollInterval = 4096;
 
-// nlohmann's own builder, with what it lacks: duplicate keys and depth are errors, and the number
-// of values is bounded.
-class StrictBuilder : public nlohmann::json_sax<Json> {
+class StrictBuilder final : public JsonBuilder<Json> {
  public:
-  StrictBuilder(Json* root, absl::FunctionRef<bool()> should_stop)
-      : dom_(*root, /*allow_exceptions=*/false), should_stop_(should_stop) {}
+  explicit StrictBuilder(absl::FunctionRef<bool()> should_stop)
+      : JsonBuilder(size_t(kMaxJsonDepth)), should_stop_(should_stop) {}
 
-  bool null() override { return Count() && dom_.null(); }
-  bool boolean(bool value) override { return Count() && dom_.boolean(value); }
-  bool number_integer(number_integer_t value) override {
-    return Count() && dom_.number_integer(value);
-  }
-  bool number_unsigned(number_unsigned_t value) override {
-    return Count() && dom_.number_unsigned(value);
-  }
-  bool number_float(number_float_t value, const string_t& text) override {
-    return Count() && dom_.number_float(value, text);
-  }
-  bool string(string_t& value) override { return Count() && dom_.string(value); }
-  bool binary(binary_t& value) override { return Count() && dom_.binary(value); }
-
-  bool start_object(size_t size) override {
-    keys_.emplace_back();
-    return Descend() && dom_.start_object(size);
-  }
-  bool key(string_t& name) override {
-    if (++num_keys_ > limits::kMaxJsonKeys) {
-      return Fail(StrCat("the body has more than ", limits::kMaxJsonKeys, " keys"));
-    }
-    if (!keys_.back().insert(name).second) {
-      return Fail(StrCat("the body has the key ", Quote(name), " twice in one object"));
-    }
-    return dom_.key(name);
-  }
-  bool end_object() override {
-    keys_.pop_back();
-    --depth_;
-    return dom_.end_object();
-  }
-  bool start_array(size_t size) override { return Descend() && dom_.start_array(size); }
-  bool end_array() override {
-    --depth_;
-    return dom_.end_array();
-  }
   bool parse_error(size_t position, const std::string& /*token*/,
                    const nlohmann::detail::exception& error) override {
     // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": the reason alone.
@@ -75,10 +35,9 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   }
 
   bool IsStopped() const { return is_stopped_; }
-  const std::string& Error() const { return error_; }
 
  private:
-  bool Count() {
+  bool OnValue(const Json& /*value*/) override {
     if (++num_values_ % kPollInterval == 0 && should_stop_()) {
       is_stopped_ = true;
       return false;
@@ -86,24 +45,21 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     if (num_values_ <= limits::kMaxJsonValues) return true;
     return Fail(StrCat("the body has more than ", limits::kMaxJsonValues, " values"));
   }
-  bool Descend() {
-    if (!Count()) return false;
-    if (++depth_ <= kMaxJsonDepth) return true;
-    return Fail(StrCat("the body nests deeper than ", kMaxJsonDepth, " levels"));
+  bool OnKey() override {
+    if (++num_keys_ <= limits::kMaxJsonKeys) return true;
+    return Fail(StrCat("the body has more than ", limits::kMaxJsonKeys, " keys"));
   }
-  bool Fail(std::string error) {
-    error_ = std::move(error);
-    return false;
+  std::string DepthError() const override {
+    return StrCat("the body nests deeper than ", kMaxJsonDepth, " levels");
+  }
+  std::string RepeatError(const std::string& name) const override {
+    return StrCat("the body has the key ", Quote(name), " twice in one object");
   }
 
-  nlohmann::detail::json_sax_dom_parser<Json> dom_;
-  std::vector<std::set<std::string>> keys_;  // of the objects that are open
   absl::FunctionRef<bool()> should_stop_;
-  int depth_ = 0;
   int num_values_ = 0;
   int num_keys_ = 0;
   bool is_stopped_ = false;
-  std::string error_;
 };
 
 // Writes the events of the value at a path as JSON text.
@@ -187,9 +143,8 @@ std::string JsonAt(std::string_view text, std::span<const std::string> path) {
 
 absl::StatusOr<Json> ParseJson(std::string_view text, absl::FunctionRef<bool()> should_stop) {
   if (text.empty()) return absl::InvalidArgumentError("the body is empty; it must be JSON");
-  Json root;
-  StrictBuilder builder(&root, should_stop);
-  if (Json::sax_parse(text.begin(), text.end(), &builder)) return root;
+  StrictBuilder builder(should_stop);
+  if (Json::sax_parse(text.begin(), text.end(), &builder)) return std::move(builder.Root());
   if (builder.IsStopped()) return absl::CancelledError("parsing was stopped");
   return absl::InvalidArgumentError(builder.Error());
 }

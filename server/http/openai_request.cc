@@ -15,6 +15,7 @@
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "server/api/fields.h"
 #include "server/api/parse_request.h"
 #include "server/api/sampling_fields.h"
 #include "server/config/limits.h"
@@ -42,8 +43,8 @@ absl::Status CheckBestOf(const BodyFields& fields) {
 }
 
 // The two names of one limit say the same.
-absl::Status CheckSameTokens(std::optional<int64_t> max_tokens,
-                             std::optional<int64_t> max_completion_tokens) {
+absl::Status CheckSameTokens(std::optional<int32_t> max_tokens,
+                             std::optional<int32_t> max_completion_tokens) {
   if (!max_tokens || max_completion_tokens.value_or(*max_tokens) == *max_tokens) {
     return absl::OkStatus();
   }
@@ -62,6 +63,8 @@ absl::Status ReadLogitBias(const Json& biases, v1::Sampling* sampling) {
                         StrCat("has the key ", Quote(key), "; it must be a token id"));
     }
     ASSIGN_OR_RETURN(const double bias, ReadNumber(fields.Name(key), value));
+    RETURN_IF_ERROR(CheckRange<double>(StrCat("logit_bias[", key, "]"), bias,
+                                       -limits::kMaxLogitBias, limits::kMaxLogitBias));
     (*sampling->mutable_logit_bias())[id] = float(bias);
   }
   return absl::OkStatus();
@@ -72,6 +75,9 @@ absl::Status ReadSampling(const BodyFields& fields, v1::Sampling* sampling) {
     if (const auto* number = std::get_if<SamplingValue<float>>(&field.value)) {
       ASSIGN_OR_RETURN(const std::optional<double> value, fields.Number(field.name));
       if (!value) continue;
+      // Before fp32 makes another number of it.
+      const auto check = field.excludes_low ? CheckRangeAbove<double> : CheckRange<double>;
+      RETURN_IF_ERROR(check(std::string(field.name), *value, number->low, number->high));
       auto narrow = float(*value);
       // A number above an end that is excluded is above it in fp32, too.
       if (field.excludes_low && *value > double{number->low}) {
@@ -80,9 +86,13 @@ absl::Status ReadSampling(const BodyFields& fields, v1::Sampling* sampling) {
       (sampling->*number->set)(narrow);
     } else {
       const auto& integer = std::get<SamplingValue<int32_t>>(field.value);
-      ASSIGN_OR_RETURN(const std::optional<int64_t> value, fields.Int(field.name));
-      const bool is_default = !value || (*value == -1 && field.has_minus_one);
-      if (!is_default) (sampling->*integer.set)(Clamped(*value));
+      ASSIGN_OR_RETURN(const std::optional<int32_t> value, fields.Int32(field.name));
+      if (!value || (*value == -1 && field.has_minus_one)) continue;
+      if (*value < integer.low && field.has_minus_one) {
+        return ValueError(std::string(field.name), *value,
+                          StrCat("at least ", integer.low, ", or -1 for the default"));
+      }
+      (sampling->*integer.set)(*value);
     }
   }
   if (const Json* seed = fields.Find("seed"); seed != nullptr && seed->is_number_unsigned()) {
@@ -149,8 +159,8 @@ absl::Status ReadIntegers(const BodyFields& fields, std::string_view name, Integ
   if (!value->is_array()) {
     return FieldError(name, StrCat("is ", TypeName(*value), "; it must be a list of integers"));
   }
-  return ReadElements(std::string(name), *value, ReadInt,
-                      [list](int64_t entry) { list->Add(Clamped(entry)); });
+  return ReadElements(std::string(name), *value, ReadInt32,
+                      [list](int32_t entry) { list->Add(entry); });
 }
 
 // Appends a list of numbers; not there: nothing.
@@ -206,9 +216,9 @@ absl::Status ReadAttentionOverride(const Json& object, v1::AttentionOverride* me
                                                               "p_by_head"};
       RETURN_IF_ERROR(CheckClosed((*steps)[i], entry, kStepNames));
       v1::AttentionPower& power = *message->add_p_by_length();
-      ASSIGN_OR_RETURN(const std::optional<int64_t> min_keys, step.Int("min_keys"));
+      ASSIGN_OR_RETURN(const std::optional<int32_t> min_keys, step.Int32("min_keys"));
       if (!min_keys) return FieldError(entry + ".min_keys", "is missing");
-      power.set_min_keys(Clamped(*min_keys));
+      power.set_min_keys(*min_keys);
       RETURN_IF_ERROR(ReadPower(step, &power));
     }
   }
@@ -232,11 +242,11 @@ absl::Status ReadSteering(const Json& list, Vectors* vectors) {
                                                         "first_position"};
     RETURN_IF_ERROR(CheckClosed(list[i], field, kNames));
     v1::Steering& message = *vectors->Add();
-    ASSIGN_OR_RETURN(const std::optional<int64_t> layer, fields.Int("layer"));
+    ASSIGN_OR_RETURN(const std::optional<int32_t> layer, fields.Int32("layer"));
     if (!layer) return FieldError(field + ".layer", "is missing");
-    message.set_layer(Clamped(*layer));
-    ASSIGN_OR_RETURN(const std::optional<int64_t> first, fields.Int("first_position"));
-    message.set_first_position(Clamped(first.value_or(0)));
+    message.set_layer(*layer);
+    ASSIGN_OR_RETURN(const std::optional<int32_t> first, fields.Int32("first_position"));
+    message.set_first_position(first.value_or(0));
     ASSIGN_OR_RETURN(const std::optional<double> scale, fields.Number("scale"));
     if (scale) message.set_scale(float(*scale));
     const Json* vector = fields.Find("vector");
@@ -263,8 +273,12 @@ absl::Status ReadSharingFields(const BodyFields& fields, Message* message) {
   ASSIGN_OR_RETURN(std::optional<std::string> hash, fields.String("checkpoint_hash"));
   if (hash) message->set_checkpoint_hash(*std::move(hash));
   ASSIGN_OR_RETURN(const std::optional<int64_t> priority, fields.Int("priority"));
-  // vLLM: the lowest value runs first. In lssar.v1 the highest does.
-  if (priority) message->set_priority(Clamped(-Clamped(*priority)));
+  if (priority) {
+    RETURN_IF_ERROR(
+        CheckRange<int64_t>("priority", *priority, -limits::kMaxPriority, limits::kMaxPriority));
+    // vLLM: the lowest value runs first. In lssar.v1 the highest does.
+    message->set_priority(-int32_t(*priority));
+  }
   ASSIGN_OR_RETURN(std::optional<std::string> salt, fields.String("cache_salt"));
   if (salt) message->set_cache_salt(*std::move(salt));
   ASSIGN_OR_RETURN(const std::optional<bool> cache, fields.Bool("use_prefix_cache"));
@@ -292,12 +306,6 @@ absl::Status ReadStream(const BodyFields& fields, CompletionRequest* request) {
 
 }  // namespace
 
-int32_t Clamped(int64_t value) {
-  constexpr int64_t kLow = std::numeric_limits<int32_t>::min();
-  constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
-  return int32_t(std::min(std::max(value, kLow), kHigh));
-}
-
 absl::Status ReadGenerateFields(const BodyFields& fields, CompletionRequest* request,
                                 v1::GenerateRequest* shared) {
   RETURN_IF_ERROR(CheckBestOf(fields));
@@ -306,26 +314,26 @@ absl::Status ReadGenerateFields(const BodyFields& fields, CompletionRequest* req
   RETURN_IF_ERROR(ReadStop(fields, shared));
   ASSIGN_OR_RETURN(request->constraint, ReadConstraint(fields, shared));
   RETURN_IF_ERROR(ReadSharingFields(fields, shared));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> n, fields.Int("n"));
-  if (n) shared->set_n(Clamped(*n));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> min_tokens, fields.Int("min_tokens"));
-  if (min_tokens) shared->set_min_tokens(Clamped(*min_tokens));
+  ASSIGN_OR_RETURN(const std::optional<int32_t> n, fields.Int32("n"));
+  if (n) shared->set_n(*n);
+  ASSIGN_OR_RETURN(const std::optional<int32_t> min_tokens, fields.Int32("min_tokens"));
+  if (min_tokens) shared->set_min_tokens(*min_tokens);
   ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos, fields.Bool("ignore_eos"));
   if (ignore_eos) shared->set_ignore_eos(*ignore_eos);
   ASSIGN_OR_RETURN(const std::optional<bool> with_stop, fields.Bool("include_stop_str_in_output"));
   if (with_stop) shared->set_include_stop_str_in_output(*with_stop);
   ASSIGN_OR_RETURN(const std::optional<bool> skip_special, fields.Bool("skip_special_tokens"));
   if (skip_special) shared->set_skip_special_tokens(*skip_special);
-  ASSIGN_OR_RETURN(const std::optional<int64_t> draft, fields.Int("speculative_tokens"));
-  if (draft) shared->set_speculative_tokens(Clamped(*draft));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> interval, fields.Int("stream_interval"));
-  if (interval) shared->set_stream_interval(Clamped(*interval));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> logprobs, fields.Int("prompt_logprobs"));
+  ASSIGN_OR_RETURN(const std::optional<int32_t> draft, fields.Int32("speculative_tokens"));
+  if (draft) shared->set_speculative_tokens(*draft);
+  ASSIGN_OR_RETURN(const std::optional<int32_t> interval, fields.Int32("stream_interval"));
+  if (interval) shared->set_stream_interval(*interval);
+  ASSIGN_OR_RETURN(const std::optional<int32_t> logprobs, fields.Int32("prompt_logprobs"));
   if (logprobs) {
     if (request->stream) {
       return FieldError("prompt_logprobs", "is set; it is not available where stream is true");
     }
-    request->num_prompt_logprobs = Clamped(*logprobs);
+    request->num_prompt_logprobs = *logprobs;
     shared->set_prompt_logprobs(request->num_prompt_logprobs);
   }
   ASSIGN_OR_RETURN(const std::optional<bool> as_ids, fields.Bool("return_tokens_as_token_ids"));
@@ -464,16 +472,16 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseCo
   ASSIGN_OR_RETURN(const std::optional<bool> echo, fields.Bool("echo"));
   request.echo = echo.value_or(false);
   shared.set_echo(request.echo);
-  ASSIGN_OR_RETURN(const std::optional<int64_t> logprobs, fields.Int("logprobs"));
+  ASSIGN_OR_RETURN(const std::optional<int32_t> logprobs, fields.Int32("logprobs"));
   if (logprobs) {
-    request.num_logprobs = Clamped(*logprobs);
+    request.num_logprobs = *logprobs;
     shared.set_logprobs(request.num_logprobs);
     if (request.echo) {
       shared.set_prompt_logprobs(std::max(request.num_logprobs, request.num_prompt_logprobs));
     }
   }
-  ASSIGN_OR_RETURN(std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> newer_name, fields.Int("max_completion_tokens"));
+  ASSIGN_OR_RETURN(std::optional<int32_t> max_tokens, fields.Int32("max_tokens"));
+  ASSIGN_OR_RETURN(const std::optional<int32_t> newer_name, fields.Int32("max_completion_tokens"));
   RETURN_IF_ERROR(CheckSameTokens(max_tokens, newer_name));
   if (!max_tokens) max_tokens = newer_name;
   if (newer_name) request.max_tokens_field = "max_completion_tokens";
@@ -481,7 +489,11 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseCo
     return FieldError(request.max_tokens_field,
                       StrCat("is ", *max_tokens, "; it must not be negative"));
   }
-  request.max_tokens = Clamped(max_tokens.value_or(kDefaultCompletionTokens));
+  request.max_tokens = max_tokens.value_or(kDefaultCompletionTokens);
+  if (request.max_tokens == 0 && shared.min_tokens() != 0) {
+    return ValueError("min_tokens", shared.min_tokens(),
+                      StrCat("0 where ", request.max_tokens_field, " is 0"));
+  }
   // Nothing is sampled where it is 0, but all fields are checked.
   if (max_tokens) shared.set_max_tokens(std::max(1, request.max_tokens));
   const Json* prompt = fields.Find("prompt");
@@ -525,17 +537,17 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
   RETURN_IF_ERROR(ReadGenerateFields(fields, &request, &shared));
 
   ASSIGN_OR_RETURN(const std::optional<bool> logprobs, fields.Bool("logprobs"));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> top, fields.Int("top_logprobs"));
+  ASSIGN_OR_RETURN(const std::optional<int32_t> top, fields.Int32("top_logprobs"));
   if (top && !logprobs.value_or(false)) {
     return FieldError("top_logprobs", "is set; it may be set only where logprobs is true");
   }
   if (logprobs.value_or(false)) {
-    request.num_logprobs = Clamped(top.value_or(0));
+    request.num_logprobs = top.value_or(0);
     shared.set_logprobs(request.num_logprobs);
   }
 
-  ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> newer_name, fields.Int("max_completion_tokens"));
+  ASSIGN_OR_RETURN(const std::optional<int32_t> max_tokens, fields.Int32("max_tokens"));
+  ASSIGN_OR_RETURN(const std::optional<int32_t> newer_name, fields.Int32("max_completion_tokens"));
   RETURN_IF_ERROR(CheckSameTokens(max_tokens, newer_name));
   RETURN_IF_ERROR(newer_name ? SetChatTokens("max_completion_tokens", newer_name, &request, &shared)
                              : SetChatTokens("max_tokens", max_tokens, &request, &shared));
@@ -548,7 +560,7 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
   return request;
 }
 
-absl::Status SetChatTokens(const std::string& field, std::optional<int64_t> max_tokens,
+absl::Status SetChatTokens(const std::string& field, std::optional<int32_t> max_tokens,
                            CompletionRequest* request, v1::GenerateRequest* shared) {
   request->is_chat = true;
   request->max_tokens = std::numeric_limits<int>::max();
@@ -557,7 +569,7 @@ absl::Status SetChatTokens(const std::string& field, std::optional<int64_t> max_
   if (*max_tokens < 1) {
     return FieldError(field, StrCat("is ", *max_tokens, "; it must be at least 1"));
   }
-  request->max_tokens = Clamped(*max_tokens);
+  request->max_tokens = *max_tokens;
   shared->set_max_tokens(request->max_tokens);
   return absl::OkStatus();
 }
@@ -604,7 +616,7 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body) {
   }
   if (logprobs) {
     request.set_per_token(true);
-    request.set_top_logprobs(Clamped(*logprobs));
+    request.set_top_logprobs(int32_t(*logprobs));
   }
   RETURN_IF_ERROR(ReadIntegers(fields, "logprob_token_ids", request.mutable_logprob_token_ids()));
   const Json* items = fields.Find("items");
@@ -664,6 +676,9 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body) {
   request.message.set_apply_head(apply_head.value_or(false));
   RETURN_IF_ERROR(ReadIntegers(fields, "layers", request.message.mutable_layers()));
   RETURN_IF_ERROR(ReadIntegers(fields, "positions", request.message.mutable_positions()));
+  if (request.message.pooling() == v1::POOLING_LAST && !request.message.positions().empty()) {
+    return FieldError("positions", "is set; it may be set where pooling is \"mean\" or \"token\"");
+  }
   ASSIGN_OR_RETURN(const std::optional<std::string> dtype, fields.String("embed_dtype"));
   if (dtype && *dtype != "float32" && *dtype != "float16") {
     return FieldError("embed_dtype",
@@ -709,8 +724,8 @@ absl::StatusOr<AttentionRequest> ReadAttention(const Json& body) {
   RETURN_IF_ERROR(ReadIntegers(fields, "layers", message.mutable_layers()));
   RETURN_IF_ERROR(ReadIntegers(fields, "heads", message.mutable_heads()));
   RETURN_IF_ERROR(ReadIntegers(fields, "rows", message.mutable_rows()));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> top_k, fields.Int("top_k"));
-  if (top_k) message.set_top_k(Clamped(*top_k));
+  ASSIGN_OR_RETURN(const std::optional<int32_t> top_k, fields.Int32("top_k"));
+  if (top_k) message.set_top_k(*top_k);
   ASSIGN_OR_RETURN(const std::optional<bool> statistics, fields.Bool("statistics"));
   if (statistics) message.set_statistics(*statistics);
   ASSIGN_OR_RETURN(const std::optional<bool> stream, fields.Bool("stream"));

@@ -69,7 +69,7 @@ absl::StatusOr<AttentionRequest> ReadAttention(const nlohmann::json& body);
 // `messages` of a chat.
 absl::StatusOr<v1::Chat> ReadChatMessages(const nlohmann::json& messages);
 // `max_tokens`: of a chat, the value of `field`; nullopt: what the context has left.
-absl::Status SetChatTokens(const std::string& field, std::optional<int64_t> max_tokens,
+absl::Status SetChatTokens(const std::string& field, std::optional<int32_t> max_tokens,
                            CompletionRequest* request, v1::GenerateRequest* shared);
 // The fields add_generation_prompt and continue_final_message.
 absl::Status ReadChatEnd(const BodyFields& fields, v1::Chat* chat);
@@ -82,9 +82,6 @@ inline constexpr std::array<std::string_view, 1> kTextParts = {"text"};
 // Text, or a list of parts of one of `types`.
 absl::StatusOr<std::string> ReadContent(const std::string& field, const nlohmann::json& content,
                                         std::span<const std::string_view> types);
-// Values beyond the field's type become its ends, which are out of the field's range: the check of
-// the range names the value's field and limit.
-int32_t Clamped(int64_t value);
 
 // The field `model` of a body; where there is none, the first of `names`.
 // Errors  NOT_FOUND: it is none of `names`

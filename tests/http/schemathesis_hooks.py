@@ -19,7 +19,7 @@ RIGHT = re.compile("|".join((
     r"max_completion_tokens is \d+; it must be max_tokens",
     "^attention_override",  # kinds and their fields together, and what the checkpoint has
     "^checkpoint_hash is",
-    r"^min_tokens is \d+; it must be in \[0,",  # max_tokens
+    r"^min_tokens is \d+; it must be (in \[0,|0 where)",  # max_tokens, and ids that may be sampled
     "and the pool has",  # pages of K and V
     r"top_k is \d+; it must be in \[0, \d+\]",  # the vocabulary
     "^logit_bias id is",

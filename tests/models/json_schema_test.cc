@@ -147,12 +147,26 @@ TEST(JsonSchema, SizeAndDepthAreBounded) {
   EXPECT_THAT(Refusal(wide + "]}"), HasSubstr("more than 20000 values"));
   // Every name of as many as may be there is looked for: not one after another.
   std::string properties = R"({"properties":{"a":{})", required = R"(},"required":["a")";
-  for (int i = 0; i < 9000; ++i) {
+  for (int i = 1; i < kMaxSchemaProperties; ++i) {
     properties += StrCat(",\"p", i, "\":{}");
     required += StrCat(",\"p", i, "\"");
   }
   const auto many = PrepareJsonSchema(properties + required + "]}");
   EXPECT_TRUE(many.ok()) << many.status();
+  const auto object = [](int first, int count) {
+    std::string text = R"({"type":"object","properties":{)";
+    for (int i = first; i < first + count; ++i) {
+      text += StrCat(i == first ? "" : ",", "\"p", i, R"(":{"type":"string"})");
+    }
+    return text + "}}";
+  };
+  EXPECT_EQ(Refusal(object(0, 501)),
+            "has an object of 501 properties that are not required; it may have 500 (at \"#\")");
+  std::string objects;
+  for (int i = 0; i < 6; ++i) objects += StrCat(i == 0 ? "" : ",", object(500 * i, 500));
+  EXPECT_TRUE(PrepareJsonSchema(R"({"anyOf":[)" + objects + "]}").ok());
+  EXPECT_EQ(Refusal(R"({"anyOf":[)" + objects + "," + object(3000, 70) + "]}"),
+            "has 3070 properties, of all objects together; it may have 3000");
   // A chain of references that is resolved backwards.
   std::string chain = R"({"$ref":"#/$defs/s0","$defs":{)";
   for (int i = 0; i < 4000; ++i)

@@ -112,7 +112,7 @@ TEST(RequestLifecycle, ARequestThatCanNeverFitIsRefused) {
   EXPECT_THAT(message(wide), HasSubstr("need 16 pages of 16 tokens, of which choices share 12; 12 "
                                        "+ 15 x 4 = 72 pages, and the pool has 64"));
   wide.Generate()->num_choices = 17;
-  EXPECT_THAT(message(wide), HasSubstr("at most 16 sequences"));
+  EXPECT_THAT(message(wide), HasSubstr("n is 17; it must be at most 16: "));
   EXPECT_EQ(engine.Check(Generate(Ids(200, 1), 56)), absl::OkStatus());
 }
 

@@ -16,6 +16,7 @@
 #include "base/str_cat.h"
 #include "server/auth/access_control.h"
 #include "server/auth/admission_control.h"
+#include "tests/server/captured_log.h"
 #include "tests/server/resident_memory.h"
 #include "tests/support/scratch_directory.h"
 
@@ -224,7 +225,7 @@ TEST_F(KeyFileTest, ABadReloadKeepsTheKeysAndIsLoggedOnce) {
   };
   const auto wait = [] { std::this_thread::sleep_for(std::chrono::milliseconds(550)); };
   ASSERT_TRUE(knows("key-number-1-of-alice"));
-  testing::internal::CaptureStderr();
+  CaptureLog();
   for (const std::string& bad :
        {std::string("alice.key = \"\""), std::string("[x"), std::string()}) {
     Write(bad);
@@ -237,8 +238,7 @@ TEST_F(KeyFileTest, ABadReloadKeepsTheKeysAndIsLoggedOnce) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
   wait();
   EXPECT_TRUE(knows("key-number-1-of-alice"));
-  while (!Log::Flush()) continue;
-  const std::string lines = testing::internal::GetCapturedStderr();
+  const std::string lines = CapturedLog();
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 4) << lines;
   EXPECT_THAT(lines, HasSubstr("is a FIFO"));
   EXPECT_THAT(lines, HasSubstr("the old keys stay"));
@@ -257,7 +257,7 @@ TEST_F(KeyFileTest, ReloadsOnManyThreadsKeepNoMemory) {
   Write(text);
   const auto control = AccessControl::Open(path_, &log_);
   ASSERT_TRUE(control.ok()) << control.status();
-  testing::internal::CaptureStderr();
+  CaptureLog();
   int64_t after_first = 0;
   std::vector<std::thread> threads;
   std::promise<void> end;
@@ -280,8 +280,7 @@ TEST_F(KeyFileTest, ReloadsOnManyThreadsKeepNoMemory) {
   }
   end.set_value();
   for (std::thread& thread : threads) thread.join();
-  while (!Log::Flush()) continue;
-  const std::string lines = testing::internal::GetCapturedStderr();
+  const std::string lines = CapturedLog();
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 6) << lines;
 }
 

@@ -158,7 +158,7 @@ TEST(EmbedTest, LayersAndPositionsAreChecked) {
               }),
               HasSubstr("apply_head"));
   EXPECT_THAT(refused([](auto& request) { request.add_positions(20); }),
-              HasSubstr("positions[0] is 20; it must be in [-9, 9): inputs[1] has 9 tokens"));
+              HasSubstr("positions[0] is 20; it must be in [-9, 9): input 1 has 9 tokens"));
   EXPECT_THAT(refused([](auto& request) {
                 request.set_pooling(v1::POOLING_LAST);
                 request.add_positions(0);

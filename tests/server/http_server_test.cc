@@ -31,6 +31,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 bool SendAll(int socket, std::string_view bytes) {
   while (!bytes.empty()) {
@@ -39,6 +40,15 @@ bool SendAll(int socket, std::string_view bytes) {
     bytes.remove_prefix(size_t(num_sent));
   }
   return true;
+}
+
+std::string ReadAll(int client) {
+  std::string all;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = recv(client, buffer, sizeof(buffer), 0)) > 0;) {
+    all.append(buffer, size_t(n));
+  }
+  return all;
 }
 
 // In use by this process; 0 with a sanitizer's allocator.
@@ -51,6 +61,7 @@ class HttpServerTest : public testing::Test {
  protected:
   HttpServerTest() {
     options_.http_listen = "127.0.0.1:0";
+    options_.http_cors_origins = {"https://a.example"};
     auto opened = HttpServer::Open(options_,
                                    {.metrics = [] { return std::string("lssar_metric 1\n"); },
                                     .check_admin = [this](const std::string&) { return admin_; },
@@ -104,6 +115,39 @@ TEST_F(HttpServerTest, OtherPathsAndMethodsAreRefusedInJson) {
   EXPECT_EQ(Ask("POST", "/metrics", "x").status, 405);
   EXPECT_EQ(Ask("HEAD", "/metrics").status, 200);
   EXPECT_EQ(Ask("HEAD", "/metrics").body, "");
+}
+
+TEST_F(HttpServerTest, AnErrorBeforeTheCallHasTheShapeAndTheCorsHeadersOfItsPath) {
+  struct Case {
+    std::string method, header;
+    int status;
+  };
+  const std::vector<Case> cases = {
+      {"POST", "Content-Length: 99999999", 413},
+      {"POST", "Content-Encoding: gzip\r\nContent-Length: 2", 415},
+      {"POST", "Content-Type: image/png\r\nContent-Length: 2", 415},
+      {"POST", "Transfer-Encoding: gzip", 501},
+      {"POST", "Expect: magic", 417},
+      {"POST", "no colon", 400},
+      {"POST", "Host: twice", 400},
+      {"GET", "X: x", 405},
+  };
+  for (const std::string path : {"/v1/messages", "/v1/messages/count_tokens", "/v1/completions"}) {
+    for (const Case& one : cases) {
+      const int client = Connect();
+      SendAll(client,
+              StrCat(one.method, " ", path, " HTTP/1.1\r\nHost: localhost\r\n",
+                     "Origin: https://a.example\r\nConnection: close\r\n", one.header, "\r\n\r\n"));
+      const std::string reply = ReadAll(client);
+      close(client);
+      EXPECT_THAT(reply, StartsWith(StrCat("HTTP/1.1 ", one.status, " "))) << one.header;
+      EXPECT_THAT(reply, HasSubstr("Access-Control-Allow-Origin: https://a.example\r\n"))
+          << path << " " << one.header;
+      const bool is_anthropic = reply.find(R"({"type":"error","error":{"type":)") != reply.npos;
+      EXPECT_EQ(is_anthropic, path.starts_with("/v1/messages")) << one.header << reply;
+      EXPECT_EQ(reply.find(R"("code":)") == reply.npos, is_anthropic) << one.header << reply;
+    }
+  }
 }
 
 TEST_F(HttpServerTest, ARequestWithoutAnEndIsCut) {
@@ -188,7 +232,7 @@ class HttpTransportTest : public testing::Test, public HttpHandler {
     const std::lock_guard lock(mutex_);
     exchanges_.push_back(std::move(exchange));
   }
-  HttpReply ErrorReply(int status, std::string message) override {
+  HttpReply ErrorReply(const HttpRequest& /*head*/, int status, std::string message) override {
     return {.status = status, .body = std::move(message)};
   }
 
@@ -223,14 +267,6 @@ class HttpTransportTest : public testing::Test, public HttpHandler {
     Connected connected{client, Next(), std::make_shared<RecordingCall>()};
     EXPECT_TRUE(connected.exchange->Attach(connected.call));
     return connected;
-  }
-  static std::string ReadAll(int client) {
-    std::string all;
-    char buffer[4096];
-    for (ssize_t n = 0; (n = recv(client, buffer, sizeof(buffer), 0)) > 0;) {
-      all.append(buffer, size_t(n));
-    }
-    return all;
   }
 
   std::mutex mutex_;

@@ -11,6 +11,8 @@
 #include <string>
 #include <thread>
 
+#include "tests/server/captured_log.h"
+
 namespace lssar {
 namespace {
 
@@ -62,8 +64,7 @@ TEST_F(LogTest, AReaderThatStopsHoldsUpNobodyAndHearsWhatItMissed) {
 
   std::string text;
   std::thread reader([&] { text = ReadToEnd(); });
-  while (!Log::Flush()) {
-  }
+  FlushLog();
   Restore();
   reader.join();
   close(read_end_);
@@ -93,13 +94,12 @@ TEST_F(LogTest, AReaderThatHasGoneIsNoErrorAndTheNextOneHearsOfIt) {
   close(read_end_);
   log.Info("lost", {{"number", 1}});
   log.Info("lost", {{"number", 2}});
-  while (!Log::Flush()) continue;  // it gives up after a second
+  FlushLog();
   EXPECT_EQ(Log::NumDroppedLines() - before, 2);
   Restore();
-  testing::internal::CaptureStderr();
+  CaptureLog();
   log.Info("found", {{"number", 3}});
-  while (!Log::Flush()) continue;  // it gives up after a second
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = CapturedLog();
   EXPECT_THAT(text, ::testing::HasSubstr(R"("event":"log lines dropped","count":2})"));
   EXPECT_THAT(text, ::testing::HasSubstr(R"("number":3})"));
 }

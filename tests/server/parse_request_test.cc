@@ -359,11 +359,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{"TokenNegative",
                  [](G& r) { r.mutable_tokens()->add_ids(-1); },
                  {"tokens.ids[0] is -1;"}},
-        BadField{"PromptLong",
-                 [](G& r) {
-                   for (int i = 0; i < kMaxModelLen; ++i) r.mutable_tokens()->add_ids(5);
-                 },
-                 {"the prompt has 128 tokens; max_model_len is 128"}},
+        BadField{
+            "PromptLong",
+            [](G& r) {
+              for (int i = 0; i < kMaxModelLen; ++i) r.mutable_tokens()->add_ids(5);
+            },
+            {"the prompt has 128 tokens; it must have at most 127: max_model_len 128 less one"}},
         BadField{"ChatEmpty", [](G& r) { r.mutable_chat(); }, {"chat.messages is empty"}},
         BadField{"ChatRole",
                  [](G& r) { r.mutable_chat()->add_messages()->set_role("robot"); },

@@ -121,14 +121,14 @@ class RequestFieldsTest : public testing::Test {
     return reply["error"]["message"];
   }
 
-  // The field that the error of `body` names.
-  std::string ParamOf(const std::string& path, const std::string& body) {
+  // "param" or "message" of the error that answers `body`; empty: it has none.
+  std::string ErrorPart(const std::string& path, const std::string& body, const std::string& part) {
     const HttpTarget target{.host = "127.0.0.1", .port = server_.GetServer().HttpPort()};
     const auto reply = SendRequest(target, "POST", path, {}, body);
     EXPECT_TRUE(reply.ok()) << reply.status();
     const Json json = Json::parse(reply.ok() ? reply->body : "", nullptr, false);
-    const Json::json_pointer param("/error/param");
-    return json.contains(param) && json[param].is_string() ? json[param] : "";
+    const Json::json_pointer pointer("/error/" + part);
+    return json.contains(pointer) && json[pointer].is_string() ? json[pointer] : "";
   }
 
   TestServer server_{{.max_model_len = 256}};
@@ -219,7 +219,112 @@ TEST_F(RequestFieldsTest, AnErrorNamesTheFieldAsItsPathDoes) {
            {"/v1/messages/count_tokens", "{" + chat + R"(,"temperature":-1})", "temperature"},
            {"/v1/messages/count_tokens", "{" + chat + R"(,"max_tokens":0})", "max_tokens"},
            {"/v1/attention", R"({"prompt":[5,99999]})", "prompt[1]"}}) {
-    EXPECT_EQ(ParamOf(one.path, one.body), one.param) << one.path << " " << one.body;
+    EXPECT_EQ(ErrorPart(one.path, one.body, "param"), one.param) << one.path << " " << one.body;
+  }
+}
+
+TEST_F(RequestFieldsTest, AnErrorNamesTheValueAsItWasSentAndTheLimit) {
+  const auto ids = [](int count) { return Json(std::vector<int>(size_t(count), 5)).dump(); };
+  const auto completion = [](const std::string& fields) {
+    return R"({"prompt":"a","max_tokens":2,)" + fields + "}";
+  };
+  const std::string chat = R"({"messages":[{"role":"user","content":"a"}],)";
+  struct Case {
+    std::string path, body, message;
+  };
+  std::vector<Case> cases = {
+      {"/v1/completions", R"({"max_tokens":0,"prompt":)" + ids(257) + "}",
+       "prompt has 257 tokens; it must have at most max_model_len 256"},
+      {"/v1/completions", R"({"max_tokens":1,"prompt":)" + ids(256) + "}",
+       "prompt has 256 tokens; it must have at most 255: max_model_len 256 less one new token"},
+      {"/v1/completions", completion(R"("top_k":-2)"),
+       "top_k is -2; it must be at least 0, or -1 for the default"},
+      {"/v1/completions", completion(R"("temperature":1e300)"),
+       "temperature is 1e+300; it must be in [0, 100]"},
+      {"/v1/completions", completion(R"("repetition_penalty":1e300)"),
+       "repetition_penalty is 1e+300; it must be in (0, 10]"},
+      {"/v1/completions", completion(R"("logit_bias":{"5":1e300})"),
+       "logit_bias[5] is 1e+300; it must be in [-100, 100]"},
+      {"/v1/completions", R"({"prompt":[5,4611686018427387905]})",
+       "prompt[1] is 4611686018427387905; it must be a token id"},
+      {"/v1/completions", R"({"prompt":"a","max_tokens":0,"min_tokens":1})",
+       "min_tokens is 1; it must be 0 where max_tokens is 0"},
+      {"/v1/completions", R"({"prompt":"a","max_completion_tokens":0,"min_tokens":1})",
+       "min_tokens is 1; it must be 0 where max_completion_tokens is 0"},
+      {"/v1/embeddings", R"({"input":"a","positions":[0]})",
+       "positions is set; it may be set where pooling is \"mean\" or \"token\""},
+      {"/v1/embeddings", R"({"input":[[5,6],[5]],"pooling":"mean","positions":[1]})",
+       "positions[0] is 1; it must be in [-1, 1): input 1 has 1 tokens"},
+  };
+  const auto add = [&cases](const std::string& path, const std::string& body,
+                            const std::string& message) {
+    cases.push_back({path, body, message});
+  };
+  for (const std::string sent : {"11", "-11", "1099511627776", "-1099511627776"}) {
+    const std::string body = R"("priority":)" + sent;
+    const std::string message = "priority is " + sent + "; it must be in [-10, 10]";
+    add("/v1/completions", completion(body), message);
+    add("/v1/embeddings", R"({"input":"a",)" + body + "}", message);
+    add("/v1/score", R"({"items":[{"continuations":["a"]}],)" + body + "}", message);
+  }
+  for (const std::string sent : {"1099511627776", "-1099511627776"}) {
+    for (const std::string name : {"n", "min_tokens", "top_k", "speculative_tokens", "logprobs",
+                                   "stream_interval", "prompt_logprobs", "max_completion_tokens"}) {
+      add("/v1/completions", R"({"prompt":"a",")" + name + "\":" + sent + "}",
+          name + " is " + sent + "; it must be a 32-bit integer");
+    }
+    add("/v1/completions",
+        completion(R"("attention_override":{"p_by_length":[{"min_keys":)" + sent + "}]}"),
+        "attention_override.p_by_length[0].min_keys is " + sent + "; it must be a 32-bit integer");
+    add("/v1/completions", completion(R"("steering":[{"layer":)" + sent + "}]"),
+        "steering[0].layer is " + sent + "; it must be a 32-bit integer");
+    add("/v1/chat/completions", chat + R"("logprobs":true,"top_logprobs":)" + sent + "}",
+        "top_logprobs is " + sent + "; it must be a 32-bit integer");
+    add("/v1/messages", chat + R"("max_tokens":)" + sent + "}",
+        "max_tokens is " + sent + "; it must be a 32-bit integer");
+    add("/v1/responses", R"({"input":"a","max_output_tokens":)" + sent + "}",
+        "max_output_tokens is " + sent + "; it must be a 32-bit integer");
+    add("/v1/attention", R"({"prompt":"a","rows":[0,)" + sent + "]}",
+        "rows[1] is " + sent + "; it must be a 32-bit integer");
+    add("/v1/attention", R"({"prompt":"a","top_k":)" + sent + "}",
+        "top_k is " + sent + "; it must be a 32-bit integer");
+  }
+  for (const Case& one : cases) {
+    EXPECT_EQ(ErrorPart(one.path, one.body, "message"), one.message) << one.path << " " << one.body;
+  }
+}
+
+TEST_F(RequestFieldsTest, AnErrorOfTheEngineNamesTheField) {
+  TestServer server({.max_model_len = 256, .max_num_seqs = 2});
+  const HttpTarget target{.host = "127.0.0.1", .port = server.GetServer().HttpPort()};
+  const auto reply = SendRequest(target, "POST", "/v1/completions", {}, R"({"prompt":"a","n":3})");
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->status, 400);
+  const Json error = Json::parse(reply->body)["error"];
+  EXPECT_EQ(error["param"], "n");
+  EXPECT_THAT(error["message"].get<std::string>(), StartsWith("n is 3; it must be at most 2: "));
+}
+
+// The assistant's message as clients of OpenAI send it back.
+TEST_F(RequestFieldsTest, AMessageOfAnEarlierAnswerIsTaken) {
+  const auto reply_to = [this](const std::string& fields) {
+    const HttpTarget target{.host = "127.0.0.1", .port = server_.GetServer().HttpPort()};
+    const auto reply =
+        SendRequest(target, "POST", "/v1/chat/completions", {},
+                    R"({"max_tokens":2,"seed":1,"messages":[{"role":"user","content":"a"},)"
+                    R"({"role":"assistant","content":"b")" +
+                        fields + R"(},{"role":"user","content":"c"}]})");
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return Json::parse(reply.ok() ? reply->body : "", nullptr, false);
+  };
+  const Json plain = reply_to("");
+  EXPECT_EQ(reply_to(R"(,"refusal":null,"annotations":[],"audio":null,"function_call":null,)"
+                     R"("tool_calls":null,"name":null)")["choices"],
+            plain["choices"]);
+  ASSERT_TRUE(plain.contains("choices")) << plain;
+  for (const std::string name : {"name", "refusal"}) {
+    const Json error = reply_to(",\"" + name + "\":\"x\"")["error"];
+    EXPECT_EQ(error["param"], "messages[1]." + name) << error;
   }
 }
 

@@ -21,6 +21,7 @@
 #include "base/str_cat.h"
 #include "server/http/blocking_client.h"
 #include "server/ops/log.h"
+#include "tests/server/captured_log.h"
 #include "tests/server/certificates.h"
 #include "tests/server/poll_until.h"
 #include "tests/server/tcp_client.h"
@@ -209,10 +210,9 @@ TEST_F(TlsTest, ACertificateThatExpiresIsWorthAWarning) {
 TEST_F(TlsTest, AnExpiredCertificateIsServedWithAWarning) {
   Serve(MakeCertificate("old", authority_, -1800));
   const Log log("info");
-  testing::internal::CaptureStderr();
+  CaptureLog();
   EXPECT_TRUE(TlsCertificates::Open(Files(/*with_client_ca=*/false), &log).ok());
-  while (!Log::Flush()) continue;
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("has expired"));
+  EXPECT_THAT(CapturedLog(), HasSubstr("has expired"));
 }
 
 TEST_F(TlsTest, TheHttpPortUsesTheCertificateAndProbesNeedNone) {
@@ -288,14 +288,12 @@ TEST_F(TlsTest, ABadReloadIsLoggedOnce) {
   ASSERT_TRUE(certificates.ok()) << certificates.status();
   const auto before = (*certificates)->Current();
   const auto lines_after = [&](int num_calls) {
-    while (!Log::Flush()) continue;  // of earlier lines: the log has a thread of its own
-    testing::internal::CaptureStderr();
+    CaptureLog();
     for (int i = 0; i < num_calls; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1050));
       (*certificates)->Current();
     }
-    while (!Log::Flush()) continue;
-    return testing::internal::GetCapturedStderr();
+    return CapturedLog();
   };
   const std::string key = MakeCertificate("next", authority_).key;
   WriteInPlace(Path("key.pem"), key);
@@ -315,11 +313,9 @@ TEST_F(TlsTest, ReloadReadsAtOnceAndLogsAgain) {
   ASSERT_TRUE(certificates.ok()) << certificates.status();
   const auto before = (*certificates)->Current();
   const auto lines_of_reload = [&] {
-    while (!Log::Flush()) continue;  // of earlier lines: the log has a thread of its own
-    testing::internal::CaptureStderr();
+    CaptureLog();
     (*certificates)->Reload();
-    while (!Log::Flush()) continue;
-    return testing::internal::GetCapturedStderr();
+    return CapturedLog();
   };
   WriteInPlace(Path("key.pem"), MakeCertificate("next", authority_).key);
   EXPECT_THAT(lines_of_reload(), HasSubstr("does not match --tls-cert"));
