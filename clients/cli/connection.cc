@@ -186,8 +186,8 @@ absl::Status WaitUntilConnected(const std::string& server, bool has_tls, grpc::C
   return absl::OkStatus();
 }
 
-// A server listens before it has loaded its model, and refuses calls until then for longer than gRPC
-// repeats them. Whatever else it answers is for the command's own calls.
+// A server listens before it has loaded its model. Until then it refuses calls, for longer than
+// gRPC repeats them. Whatever else it answers is for the command's own calls.
 absl::Status WaitUntilLoaded(const std::string& server, Service* stub) {
   const auto deadline = std::chrono::steady_clock::now() + kLoadTimeout;
   for (bool is_told = false;; is_told = true) {

@@ -32,8 +32,8 @@ MUST_BE: Mapping[str, tuple[object, ...]] = {
     'attention.scale': (0.0,), 'rope.scale_linear': (1.0,), 'pooling_type': (0,),
 }
 # A GGUF file says less of a scaling than the server needs.
-ROPE_ADVICE = (' of a GGUF file; import the Hugging Face directory of the model, whose config.json has '
-               'the rope_scaling')
+ROPE_ADVICE = (' of a GGUF file; import the Hugging Face directory of the model, whose '
+               'config.json has the rope_scaling')
 GATED: JsonObject = {
     'normalization': 'rms_norm', 'activation_function': 'silu', 'rope_layout': 'half',
     'embedding_norm': False, 'final_logit_softcapping': None, 'attention': {'kind': 'softmax'},

@@ -223,8 +223,8 @@ def _read_gguf(path: str, ignored: set[str]) -> Source:
     if unknown:
         raise unknown_fields(path, {key: file.fields[key] for key in unknown})
     if 'rope_freqs.weight' in file.entries and not (file.tensor('rope_freqs.weight') == 1).all():
-        raise CheckpointError(f'{path}: has rope_freqs.weight, the rope scaling of Llama 3.1, which '
-                              f'is not computed{gguf_source.ROPE_ADVICE}')
+        raise CheckpointError(f'{path}: has rope_freqs.weight, the rope scaling of Llama 3.1, '
+                              f'which is not computed{gguf_source.ROPE_ADVICE}')
     notes = [architecture.note] if architecture.note else []
     quantized = file.quantized_types
     if quantized:
