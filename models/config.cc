@@ -264,11 +264,16 @@ absl::Status ReadRopeScaling(const json& object, std::string_view source, ModelC
         YarnAttentionFactor(scaling.factor, fields.Number("mscale", 0, kMaxRopeFactor, 0),
                             fields.Number("mscale_all_dim", 0, kMaxRopeFactor, 0));
     scaling.attention_factor = fields.Positive("attention_factor", kMaxRopeFactor, computed);
+    // The logarithm of the base divides.
+    if (config->rope_theta <= 1) fields.Fail("type yarn needs a rope_theta above 1");
   } else if (type == "longrope") {
     fields.RefuseOthers({"type", "rope_type", "factor", "original_max_position_embeddings",
                          "attention_factor", "short_factor", "long_factor"});
     scaling.kind = Kind::kLongRope;
     scaling.original_length = read_length(trained);
+    if (fields.status().ok() && scaling.original_length < 2) {  // its logarithm divides
+      fields.Fail("original_max_position_embeddings is 1, must be at least 2");
+    }
     const int num_pairs = config->RotaryDims() / 2;
     scaling.short_factors = ReadRopeFactors("short_factor", num_pairs, &fields);
     scaling.long_factors = ReadRopeFactors("long_factor", num_pairs, &fields);

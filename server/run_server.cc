@@ -155,6 +155,12 @@ int FailToStart(const absl::Status& status) {
   return Fail(status);
 }
 
+// To standard output, which may be a file on a full disk.
+int Print(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return kExitOk;
+  return Fail(absl::UnavailableError("cannot write to standard output"));
+}
+
 }  // namespace
 
 int RunServer(const ServerOptions& options, const Server::LoadModel& load) {
@@ -200,16 +206,16 @@ int RunServer(const ServerOptions& options, const Server::LoadModel& load) {
 
 int RunServer(int argc, const char* const* argv, const Server::LoadModel& load) {
   const CommandLine line = ParseCommandLine(argc, argv);
+  if (line.exit_code == kExitOk) return Print(line.text);
   if (line.exit_code) {
-    std::fputs(line.text.c_str(), *line.exit_code == 0 ? stdout : stderr);
+    std::fputs(line.text.c_str(), stderr);
     return *line.exit_code;
   }
   mallopt(M_MMAP_THRESHOLD, kMmapThresholdBytes);
   if (!line.check_health) return RunServer(line.options, load);
   const absl::Status status = ProbeHealth(line.options);
   if (!status.ok()) return Fail(status);
-  std::puts("ok");
-  return kExitOk;
+  return Print("ok\n");
 }
 
 }  // namespace lssar

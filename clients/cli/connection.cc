@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -20,7 +21,11 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "clients/cli/rpc_calls.h"
 #include "clients/cli/service.h"
+#include "clients/cli/terminal.h"
+#include "server/auth/admission_control.h"
+#include "server/ops/health_probe.h"
 #include "server/server.h"
 
 namespace lssar::cli {
@@ -36,6 +41,8 @@ using grpc::experimental::InterceptorBatchMethods;
 constexpr int kMaxReplyBytes = 32 << 20;
 constexpr std::chrono::seconds kConnectTimeout{5};
 constexpr int kProbeTimeoutSeconds = 2;
+// Large models are read from the disk for minutes.
+constexpr std::chrono::minutes kLoadTimeout{10};
 
 // gRPC itself repeats a call that is refused before it has begun: no connection, loading, draining.
 // Every rpc only reads, so all of them may be repeated. deploy/cluster/README.md shows the same
@@ -179,6 +186,23 @@ absl::Status WaitUntilConnected(const std::string& server, bool has_tls, grpc::C
   return absl::OkStatus();
 }
 
+// A server listens before it has loaded its model. Until then it refuses calls, for longer than
+// gRPC repeats them. Whatever else it answers is for the command's own calls.
+absl::Status WaitUntilLoaded(const std::string& server, Service* stub) {
+  const auto deadline = std::chrono::steady_clock::now() + kLoadTimeout;
+  for (bool is_told = false;; is_told = true) {
+    const absl::Status status = DescribeServer(stub).status();  // repeated by gRPC, with pauses
+    if (!absl::StrContains(status.message(), kLoadingMessage)) return absl::OkStatus();
+    if (std::chrono::steady_clock::now() > deadline) {
+      return absl::UnavailableError(
+          StrCat(server, " is still loading its model after ", kLoadTimeout.count(), " minutes"));
+    }
+    if (is_told) continue;
+    const std::string note = StrCat("waiting for ", server, ", which is loading its model");
+    std::fprintf(stderr, "%s\n", Dim(StderrTerminal(), note).c_str());
+  }
+}
+
 absl::Status CheckFlagsApply(const ConnectionFlags& flags, bool is_in_process) {
   for (const Argument& argument : is_in_process ? flags.server_options : flags.model_options) {
     if (!argument.IsOnCommandLine()) continue;
@@ -236,7 +260,6 @@ Connection::~Connection() = default;
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFlags& flags) {
   auto connection = std::unique_ptr<Connection>(new Connection);
-  std::shared_ptr<grpc::Channel> channel;
   if (!flags.server.empty() && flags.model_option.has_value() &&
       flags.model_option->IsOnCommandLine()) {
     return absl::InvalidArgumentError("--server and --model exclude each other: give one");
@@ -255,13 +278,17 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFla
     options.stream.client_timeout = absl::ZeroDuration();  // output may wait in a pager
     options.log_level = "off";
     ASSIGN_OR_RETURN(connection->server_, Server::Start(options));
-    channel = connection->server_->InProcessChannel();
-  } else {
-    const std::string server = flags.server.empty() ? kDefaultServer : flags.server;
-    ASSIGN_OR_RETURN(channel, MakeChannel(server, flags));
-    RETURN_IF_ERROR(WaitUntilConnected(server, flags.HasTls(), channel.get()));
+    connection->stub_ =
+        std::make_unique<Service>(v1::Inference::NewStub(connection->server_->InProcessChannel()));
+    return connection;
   }
+  const std::string server = flags.server.empty() ? kDefaultServer : flags.server;
+  ASSIGN_OR_RETURN(const auto channel, MakeChannel(server, flags));
+  RETURN_IF_ERROR(WaitUntilConnected(server, flags.HasTls(), channel.get()));
   connection->stub_ = std::make_unique<Service>(v1::Inference::NewStub(channel));
+  // A call of the service would count against the key's limits.
+  const bool is_serving = IsServing(channel).value_or(true);
+  if (!is_serving) RETURN_IF_ERROR(WaitUntilLoaded(server, connection->stub_.get()));
   return connection;
 }
 

@@ -45,11 +45,12 @@ void AddConnectionFlags(ArgumentParser* parser, ConnectionFlags* flags);
 
 class Connection {
  public:
-  // Loads the model, or waits until the server answers.
+  // Loads the model, or waits until the server answers and has loaded its model.
   // Errors  INVALID_ARGUMENT: both a server and a model are named, a flag does not apply to the
   //         chosen one, --server is not HOST:PORT, --cert without --key or the reverse, an API key
   //         that a header cannot carry; NOT_FOUND: a file cannot be read; UNAVAILABLE: no gRPC
-  //         server answers there, or TLS failed; those of Server::Start
+  //         server answers there, TLS failed, or it has not loaded its model within minutes; those
+  //         of Server::Start
   static absl::StatusOr<std::unique_ptr<Connection>> Open(const ConnectionFlags& flags);
 
   ~Connection();

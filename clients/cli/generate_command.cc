@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "clients/cli/command.h"
@@ -135,6 +136,14 @@ void RemoveSpecialTokens(GenerateResult* result) {
   }
 }
 
+// The ids as --ids takes them: of a model without a tokenizer, whose tokens have no text.
+template <typename Tokens>
+std::string IdList(const Tokens& tokens) {
+  return absl::StrJoin(tokens, ",", [](std::string* list, const v1::Token& token) {
+    absl::StrAppend(list, token.token().id());
+  });
+}
+
 class GenerateCommand : public Command {
  public:
   void AddFlags(ArgumentParser* parser) override {
@@ -188,6 +197,13 @@ class GenerateCommand : public Command {
     if (echo_) request.set_echo(true);
 
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
+    bool prints_ids = false;
+    std::string echoed_ids;
+    if (prompt.ids.has_value()) {
+      ASSIGN_OR_RETURN(const v1::GetInfoReply served, DescribeServer(connection->Stub()));
+      prints_ids = served.tokenizer_hash().empty();
+      if (echo_) echoed_ids = absl::StrJoin(*prompt.ids, ",") + ",";
+    }
     Interrupt interrupt;
     GenerateResult result;
     const bool is_streaming = !json_ && num_choices_.value_or(1) == 1;
@@ -195,10 +211,15 @@ class GenerateCommand : public Command {
     if (!is_streaming) progress.emplace("generating", MaxTokens());
     SpecialTokenFilter filter;
     const auto on_delta = [&](const v1::Delta& delta) {
-      if (is_streaming) {
-        PrintText(show_special_tokens_ ? delta.text() : filter.Push(delta));
-      } else {
+      if (!is_streaming) {
         progress->Advance(delta.tokens_size(), "");
+      } else if (prints_ids) {
+        const bool is_first = int(result.choices[0].tokens.size()) == delta.tokens_size();
+        if (!delta.tokens().empty()) {
+          PrintText(StrCat(is_first ? echoed_ids : ",", IdList(delta.tokens())));
+        }
+      } else {
+        PrintText(show_special_tokens_ ? delta.text() : filter.Push(delta));
       }
     };
     const absl::Status status =
@@ -211,6 +232,11 @@ class GenerateCommand : public Command {
     }
     if (!show_special_tokens_) RemoveSpecialTokens(&result);
     if (!status.ok() && !interrupt.Fired()) return status;
+    if (prints_ids && !json_) {
+      for (GeneratedChoice& choice : result.choices) {
+        choice.text = echoed_ids + IdList(choice.tokens);
+      }
+    }
     Print(result, is_streaming);
     if (interrupt.Fired()) return absl::CancelledError("stopped by Ctrl-C");
     return absl::OkStatus();

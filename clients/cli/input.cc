@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -24,13 +25,19 @@ bool IsIdList(absl::string_view text) {
          text.find_first_not_of("0123456789, ") == absl::string_view::npos;
 }
 
+// Whether a name that is no file is a list with a fault in it.
+bool LooksLikeIds(absl::string_view text) {
+  return absl::StrContains(text, ',') || (!text.empty() && absl::ascii_isdigit(uint8_t(text[0])));
+}
+
 absl::StatusOr<std::vector<int32_t>> ParseIdList(absl::string_view list) {
   std::vector<int32_t> ids;
   for (absl::string_view entry : absl::StrSplit(list, ',')) {
     int32_t id = 0;
     if (!absl::SimpleAtoi(entry, &id)) {
       return absl::InvalidArgumentError(
-          StrCat("--ids: '", entry, "' is not a token id; give a list such as 2,17,300 or a file"));
+          StrCat("--ids: '", entry,
+                 "' is not a token id; give a list such as 2,17,300, or a file that can be read"));
     }
     ids.push_back(id);
   }
@@ -72,7 +79,11 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
 
 absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& list_or_path) {
   if (IsIdList(list_or_path)) return ParseIdList(list_or_path);
-  ASSIGN_OR_RETURN(const std::string bytes, ReadText(list_or_path));
+  const absl::StatusOr<std::string> text = ReadText(list_or_path);
+  if (absl::IsNotFound(text.status()) && LooksLikeIds(list_or_path)) {
+    return ParseIdList(list_or_path);
+  }
+  ASSIGN_OR_RETURN(const std::string bytes, text);
   if (bytes.size() % 2 != 0) {
     return absl::InvalidArgumentError(StrCat(list_or_path, ": ", bytes.size(),
                                              " bytes are not a whole number of uint16 token ids"));

@@ -23,7 +23,8 @@ absl::StatusOr<std::string> ReadText(const std::string& path);
 absl::Status WriteText(const std::string& path, const std::string& text);
 
 // Token ids: a list such as "2,17,300", or the path of a file of little-endian uint16 ids without a
-// header ("-" is standard input). What consists of digits, commas and spaces is a list.
+// header ("-" is standard input). What consists of digits, commas and spaces is a list, and so is
+// what begins with a digit or has a comma where no such file can be opened.
 // Errors  those of ReadText; INVALID_ARGUMENT: an id that is no int32, an empty entry, a file with
 //         an odd number of bytes
 absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& list_or_path);

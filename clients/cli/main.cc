@@ -167,7 +167,8 @@ int Main(int argc, char** argv) {
     std::ranges::reverse(arguments);  // the order that CLI11 wants
     root.parse(std::move(arguments));
   } catch (const CLI::Success& success) {  // --help, --version
-    return root.exit(success);
+    root.exit(success);
+    return FlushOutput();
   } catch (const CLI::ExtrasError&) {
     PrintError(StrCat(ExplainLeftover(root, chosen()), " (--help lists them all)"));
     return kExitUsage;

@@ -106,7 +106,7 @@ absl::Status AdmissionControl::Readiness() const {
 absl::Status AdmissionControl::LockedReadiness() const {
   RETURN_IF_ERROR(closed_);
   if (model_ == nullptr) {
-    return absl::UnavailableError("the server is loading its model; retry later");
+    return absl::UnavailableError(kLoadingMessage);
   }
   return absl::OkStatus();
 }

@@ -106,6 +106,7 @@ absl::Status ReadSampling(const BodyFields& fields, v1::Sampling* sampling) {
   }
   if (const Json* allowed = fields.Find("allowed_token_ids")) {
     ASSIGN_OR_RETURN(const auto ids, ReadIds("allowed_token_ids", *allowed));
+    if (ids.empty()) return FieldError("allowed_token_ids", "is empty; leave it out");
     sampling->mutable_allowed_token_ids()->Assign(ids.begin(), ids.end());
   }
   if (const Json* banned = fields.Find("banned_token_ids")) {

@@ -83,9 +83,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsFor(const T
   return grpc::experimental::TlsCredentials(options);
 }
 
-// What grpc.health.v1 says of the whole server, on a new connection. Encodes the messages by hand
-// instead of generating code for them: an empty request means the whole server, and a reply with
-// field 1 = 1 means SERVING.
+// On a new connection.
 absl::StatusOr<bool> IsServing(const Address& address, const TlsFiles& tls) {
   ASSIGN_OR_RETURN(const auto credentials, CredentialsFor(tls));
   grpc::ChannelArguments arguments;
@@ -95,7 +93,24 @@ absl::StatusOr<bool> IsServing(const Address& address, const TlsFiles& tls) {
   // The same for every address: the certificate is not verified, and an IPv6 address in brackets
   // would be no name.
   arguments.SetSslTargetNameOverride("127.0.0.1");
-  grpc::GenericStub stub(grpc::CreateCustomChannel(address.Text(), credentials, arguments));
+  const auto is_serving =
+      lssar::IsServing(grpc::CreateCustomChannel(address.Text(), credentials, arguments));
+  if (!is_serving.ok()) return NoAnswer(address, std::string(is_serving.status().message()));
+  return is_serving;
+}
+
+absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
+  ASSIGN_OR_RETURN(const bool is_serving, IsServing(address, tls));
+  if (is_serving) return absl::OkStatus();
+  return absl::UnavailableError("the server is not serving: it is loading, draining or has failed");
+}
+
+}  // namespace
+
+// Encodes the messages by hand instead of generating code for them: an empty request means the
+// whole server, and a reply with field 1 = 1 means SERVING.
+absl::StatusOr<bool> IsServing(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kTimeout);
   context.set_wait_for_ready(false);
@@ -111,7 +126,7 @@ absl::StatusOr<bool> IsServing(const Address& address, const TlsFiles& tls) {
   void* tag = nullptr;
   bool is_ok = false;
   queue.Next(&tag, &is_ok);
-  if (!status.ok()) return NoAnswer(address, status.error_message());
+  if (!status.ok()) return absl::UnavailableError(status.error_message());
   std::string bytes;
   std::vector<grpc::Slice> slices;
   if (reply.Dump(&slices).ok()) {
@@ -119,14 +134,6 @@ absl::StatusOr<bool> IsServing(const Address& address, const TlsFiles& tls) {
   }
   return bytes == "\x08\x01";
 }
-
-absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
-  ASSIGN_OR_RETURN(const bool is_serving, IsServing(address, tls));
-  if (is_serving) return absl::OkStatus();
-  return absl::UnavailableError("the server is not serving: it is loading, draining or has failed");
-}
-
-}  // namespace
 
 absl::Status ProbeHealth(const ServerOptions& options) {
   if (options.http_listen.empty()) {

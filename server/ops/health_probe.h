@@ -1,13 +1,23 @@
-// `lssar-server --check-health`: checks whether the server on this machine is serving.
+// Whether a server is serving: for `lssar-server --check-health`, the server's own check, clients.
 #ifndef LSSAR_SERVER_OPS_HEALTH_PROBE_H_
 #define LSSAR_SERVER_OPS_HEALTH_PROBE_H_
 
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/config/options.h"
 
+namespace grpc {
+class Channel;
+}  // namespace grpc
+
 namespace lssar {
+
+// What grpc.health.v1 says of the whole server.
+// Errors  UNAVAILABLE: no answer within 3 s, or no such service
+absl::StatusOr<bool> IsServing(const std::shared_ptr<grpc::Channel>& channel);
 
 // `options`: the options of that server. Requests /readyz from its HTTP port, behind which the
 // server calls its own gRPC port, or, if that is off, grpc.health.v1 from its gRPC port. Does not

@@ -226,6 +226,20 @@ class ScoreRowsTest(unittest.TestCase):
         self.assertEqual(self.output.read_text(), '')
 
 
+class LoadingTest(unittest.TestCase):
+    """gRPC makes five attempts, in about a second and a half. Loading may take minutes."""
+
+    def test_a_server_that_loads_is_waited_for(self):
+        for arguments, output in ((['info', '--json'], '"model_name":"fake"'),
+                                  (['generate', 'x'], 'Hi')):
+            with (self.subTest(arguments),
+                  RunningFake(FakeService(pieces=['Hi'], num_loading=12)) as fake):
+                done = run_cli(*arguments, '--server', fake.address, model=False)
+                self.assertEqual((done.returncode, done.stderr), (
+                    0, f'waiting for {fake.address}, which is loading its model\n'))
+                self.assertIn(output, done.stdout)
+
+
 class PrefixHeaderTest(unittest.TestCase):
 
     def test_it_is_that_of_the_python_client(self):

@@ -8,10 +8,11 @@ import shutil
 import socket
 import statistics
 import struct
+import subprocess
 import tempfile
 import unittest
 
-from programs import MODEL, SERVER, RunningServer, run_cli
+from programs import CLI, MODEL, SERVER, RunningServer, clean_environment, run_cli
 
 
 class GenerateTest(unittest.TestCase):
@@ -91,6 +92,18 @@ class GenerateTest(unittest.TestCase):
             file.flush()
             from_file = run_cli('generate', '--ids', file.name, '--length', str(len(ids)), *flags)
         self.assertEqual((from_file.returncode, from_file.stdout), (0, plain), from_file.stderr)
+
+    def test_ids_of_a_model_without_a_tokenizer(self):
+        arguments = ('generate', '--ids', '1,2,3', '--max-tokens', '4', '--temperature', '0',
+                     '--model', 'tests/golden/gpt_lssar')
+        reply = json.loads(run_cli(*arguments, '--json', model=False).stdout)
+        [choice] = reply['choices']
+        ids = ','.join(str(token['id']) for token in choice['tokens'])
+        self.assertEqual((ids.count(','), choice['text']), (3, ''))
+        for flags, output in (([], f'{ids}\n'), (['--echo'], f'1,2,3,{ids}\n'),
+                              (['--n', '2'], f'--- 0\n{ids}\n--- 1\n{ids}\n')):
+            done = run_cli(*arguments, *flags, model=False)
+            self.assertEqual((done.returncode, done.stdout), (0, output), done.stderr)
 
     def test_stats_go_to_stderr(self):
         done = run_cli('generate', 'The river', '--max-tokens', '8', '--ignore-eos', '--stats')
@@ -616,6 +629,17 @@ class UsageTest(unittest.TestCase):
         self.assertEqual(run_cli('help', model=False).stdout,
                          run_cli('--help', model=False).stdout)
         self.expect_usage("unknown command 'genrate'; did you mean 'generate'?", 'help', 'genrate')
+
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        for program, arguments in ((CLI, ['--help']), (CLI, ['--version']), (CLI, ['help']),
+                                   (CLI, ['generate', '--help']),
+                                   (CLI, ['info', '--model', MODEL]), (SERVER, ['--help']),
+                                   (SERVER, ['--version'])):
+            with self.subTest(arguments), open('/dev/full', 'w') as full:
+                done = subprocess.run([program, *arguments], stdout=full, stderr=subprocess.PIPE,
+                                      text=True, env=clean_environment(), check=False)
+                self.assertEqual((done.returncode, done.stderr), (
+                    1, f'{os.path.basename(program)}: cannot write to standard output\n'))
 
     def test_checkpoint_commands_run_python(self):
         done = run_cli('import', '/nonexistent', '--out', 'x', model=False, PATH='/nonexistent')

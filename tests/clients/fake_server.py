@@ -21,12 +21,13 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
     were full, and asked to wait `retry_s` seconds (None: the time is not named); the first
     `breaks_after` calls of Score break after their first score. With `blocks_first_item` the call
     with the context "Item 0" waits for unblock(), with `blocks_from` each whose first context has
-    this number or a greater one. With `num_gathered` calls wait until so many have run at once."""
+    this number or a greater one. With `num_gathered` calls wait until so many have run at once.
+    The first `num_loading` calls are refused as if the model were loading."""
 
     def __init__(self, max_model_len=1 << 20, num_refusals=0, knows=lambda prompt: True,
                  pieces=(), num_gathered=0, blocks_first_item=False, checkpoint_hash='',
                  refusal=('RESOURCE_EXHAUSTED', 'the queue is full'), retry_s=0.01,
-                 breaks_after=0, blocks_from=None):
+                 breaks_after=0, blocks_from=None, num_loading=0):
         self.max_model_len = max_model_len
         self.num_refusals = num_refusals
         self.knows = knows
@@ -38,6 +39,7 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
         self.retry_s = retry_s
         self.breaks_after = breaks_after
         self.blocks_from = blocks_from
+        self.num_loading = num_loading
         self.prompts = []
         self.metadata = []  # (request, metadata) of each Generate and Score
         self.max_concurrency = 0
@@ -49,7 +51,11 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
         self._gathered = threading.Condition(self._lock)
         self._unblocked = threading.Event()
 
+    def check_health(self, request, context):
+        return b'\x08\x02' if self.num_loading else b'\x08\x01'  # NOT_SERVING, SERVING
+
     def GetInfo(self, request, context):
+        self._refuse_while_loading(context)
         return pb.GetInfoReply(model_name='fake', max_model_len=self.max_model_len,
                                kv_cache_dtype='fp16', checkpoint_hash=self.checkpoint_hash)
 
@@ -72,7 +78,16 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
     def unblock(self):
         self._unblocked.set()
 
+    def _refuse_while_loading(self, context):
+        with self._lock:
+            is_loading = self.num_loading > 0
+            self.num_loading -= is_loading
+        if is_loading:
+            context.abort(grpc.StatusCode.UNAVAILABLE,
+                          'the server is loading its model; retry later')
+
     def _run(self, context, answer):
+        self._refuse_while_loading(context)
         with self._lock:
             refuse = self.num_refusals > 0
             self.num_refusals -= refuse
@@ -142,6 +157,9 @@ class RunningFake:
     def __init__(self, service):
         self._server = grpc.server(futures.ThreadPoolExecutor(max_workers=16))
         inference_pb2_grpc.add_InferenceServicer_to_server(service, self._server)
+        health = grpc.unary_unary_rpc_method_handler(service.check_health)
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler('grpc.health.v1.Health', {'Check': health}),))
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
     def __enter__(self):

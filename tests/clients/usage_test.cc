@@ -6,9 +6,11 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/input.h"
 #include "clients/cli/score_file.h"
@@ -68,10 +70,15 @@ TEST(CheckServerAddress, NamesWhatToGiveInsteadOfAUrl) {
 TEST(ReadTokenIds, TakesListsAndFiles) {
   EXPECT_THAT(*ReadTokenIds("2,17, 300"), ElementsAre(2, 17, 300));
   EXPECT_THAT(*ReadTokenIds("7"), ElementsAre(7));
-  for (const char* list : {"1,,2", "1,", "99999999999", "1 2"}) {
+  const std::pair<const char*, const char*> faults[] = {
+      {"1,,2", "''"},   {"1,", "''"},      {"99999999999", "'99999999999'"},
+      {"1 2", "'1 2'"}, {"1,2,x", "'x'"},  {"[1,2]", "'[1'"},
+      {"12x", "'12x'"}, {"1,2.5", "'2.5'"}};
+  for (const auto& [list, entry] : faults) {
     const auto ids = ReadTokenIds(list);
     ASSERT_EQ(ids.status().code(), absl::StatusCode::kInvalidArgument) << list;
-    EXPECT_THAT(std::string(ids.status().message()), HasSubstr("is not a token id"));
+    EXPECT_THAT(std::string(ids.status().message()),
+                HasSubstr(StrCat("--ids: ", entry, " is not a token id")));
   }
   EXPECT_EQ(ReadTokenIds("/nonexistent").status().code(), absl::StatusCode::kNotFound);
 }

@@ -99,6 +99,7 @@ class BadRequestTest(unittest.TestCase):
             with self.subTest(field=field, value=value):
                 self.refuse({"prompt": "x", field: value}, field, field)
         self.refuse({"prompt": [10**6]}, "prompt[0]", "in [0, 4096)")
+        self.refuse({"prompt": "x", "allowed_token_ids": []}, "allowed_token_ids", "is empty")
         self.refuse({"prompt": "x", "stop": [""]}, "stop[0]", "stop[0]")
         self.refuse({"prompt": "x", "stop": ["x"] * 17}, "stop", "16")
         self.refuse({"prompt": [5] * 20000}, "prompt", "max_model_len")

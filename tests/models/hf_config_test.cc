@@ -113,6 +113,15 @@ TEST(HfConfigTest, Rejections) {
   EXPECT_THAT(with("rope_scaling", {{"type", "yarn"}, {"factor", 0.5}}), HasSubstr("factor"));
   EXPECT_THAT(with("rope_scaling", {{"type", "longrope"}, {"short_factor", {1}}}),
               HasSubstr("short_factor must have 32 numbers"));
+  // Logarithms that would divide by zero.
+  const json factors(32, 1);
+  EXPECT_THAT(with("rope_scaling", {{"type", "longrope"},
+                                    {"short_factor", factors},
+                                    {"long_factor", factors},
+                                    {"original_max_position_embeddings", 1}}),
+              HasSubstr("original_max_position_embeddings is 1, must be at least 2"));
+  EXPECT_THAT(with("rope_parameters", {{"rope_type", "yarn"}, {"factor", 2}, {"rope_theta", 1}}),
+              HasSubstr("type yarn needs a rope_theta above 1"));
   json wide = Smol();
   wide["sliding_window"] = 8192;
   EXPECT_TRUE(ParseConfig(wide.dump(), "config.json").ok());

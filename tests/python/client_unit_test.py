@@ -427,6 +427,24 @@ class Cases:
         self.assertTrue(json_object.json_object)
         self.assertEqual(no_object.WhichOneof('constraint'), 'regex')
 
+    def test_an_empty_list_does_not_mean_all(self):
+        service = ScriptedService()
+        with serve(service) as address:
+            for method, name in (('complete', 'allowed_token_ids'), ('complete', 'choice'),
+                                 ('attention', 'layers'), ('attention', 'heads'),
+                                 ('attention', 'rows'), ('embed', 'layers'),
+                                 ('embed', 'positions')):
+                with (self.subTest(method, name=name),
+                      self.assertRaisesRegex(ValueError, f'^{name} is empty: ')):
+                    self.call(address, method, 'x', **{name: []})
+            self.assertEqual(service.requests, [])
+            self.call(address, 'complete', 'x', allowed_token_ids=None, logit_bias={}, bad_words=[],
+                      banned_token_ids=[], stop_strings=[], stop_token_ids=[], steering=[])
+            with self.assertRaisesRegex(ValueError, '^allowed_token_ids is empty: '):
+                self.call(address, 'complete', 'x',
+                          **lssar.SamplingParams(allowed_token_ids=[]).options())
+        self.assertEqual([request.text for request in service.requests], ['x'])
+
     def test_wrong_options_say_what_there_is(self):
         with serve(ScriptedService()) as address:
             with self.assertRaisesRegex(TypeError, "'temprature'.*temperature"):

@@ -210,6 +210,9 @@ class ModelsTest(Folder):
             source = self.write_hugging_face('layers', CONFIG, {
                 **weights, norm.format(layer): weights[norm.format(0)]})
             self.refused('must be at most 1024', self.run_import, source)
+        untyped = {**CONFIG, 'rope_parameters': {'rope_theta': 50000.0, 'factor': 2}}
+        self.refused('its type must be one of', self.run_import,
+                     self.write_hugging_face('untyped', untyped, weights))
         for scaling in 'linear', []:
             source = self.write_hugging_face('scaling', {**CONFIG, 'rope_scaling': scaling},
                                              weights)
@@ -650,12 +653,14 @@ class GgufRefusedTest(Folder):
             return self.refused(pattern, self.run_import, source)
 
         refused('expert_count is 8', llama__expert_count=8)
-        refused('rope.scaling.type is .yarn', llama__rope__scaling__type='yarn')
+        refused("rope.scaling.type is .yarn.; only 'none' is computed of a GGUF file; import",
+                llama__rope__scaling__type='yarn')
         refused('must be one of llama', arch='mamba')
         scaled = self.path('scaled.gguf')
         write_gguf(scaled, CONFIG, weights, extra={
             'rope_freqs.weight': np.array([1, 8] * 4, np.float32)})
-        self.refused('rope scaling of Llama 3.1', self.run_import, scaled)
+        self.refused('rope scaling of Llama 3.1, which is not computed of a GGUF file; import the '
+                     'Hugging Face directory', self.run_import, scaled)
         write_gguf(scaled, CONFIG, weights, extra={'rope_freqs.weight': np.ones(8, np.float32)})
         _, report = self.run_import(scaled)
         self.assertIn('all one', next(iter(report.left_out.values())))
@@ -679,6 +684,11 @@ class GgufRefusedTest(Folder):
             source = write_gguf(self.path('words.gguf'), CONFIG, weights,
                                 fields={**vocabulary, **fields})
             self.refused(pattern, self.run_import, source)
+        byte = b'\x80'.decode('utf-8', 'surrogateescape')  # as the reader keeps it
+        for field, value in (('tokens', ['a', byte]), ('merges', [byte]), ('bos_token_id', 0)):
+            self.refused('or tokenizer.*: the byte 0x80 is no UTF-8', gguf_tokenizer.files, {
+                **vocabulary, 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'gpt-2',
+                'tokenizer.chat_template': byte, f'tokenizer.ggml.{field}': value})
 
     def test_unknown_fields_of_hugging_face(self):
         weights = plain_models.llama_weights(CONFIG)
@@ -907,6 +917,8 @@ class CheckedBeforeWritingTest(Folder):
                 ('eos_token_id is 160', {'eos_token_id': 160}),
                 ('bos_token_id is -1', {'bos_token_id': -1}),
                 ('norm_weight', {'norm_weight': 1}),
+                ('mlp_residual_scale is 1000', {'mlp_residual_scale': 10 ** 400}),
+                ('kind is ."softmax".; must be one of', {'attention': {'kind': ['softmax']}}),
                 ('attention_residual_scale is 0', {'attention_residual_scale': 0})):
             with self.subTest(pattern):
                 given = {'normalization': 'rms_norm', **given}
@@ -914,7 +926,91 @@ class CheckedBeforeWritingTest(Folder):
                 self.assertFalse(os.path.exists(self.path('out-test_values')))
         self.refused('must be one of gelu_new', settings.check, {
             **attention('lssa', None, None), 'activation_function': 'tanh'})
+        self.refused('the source does not say.*\n.*activation_function=gelu', self.run_import,
+                     write_gguf(self.path('null.gguf'), CONFIG, weights),
+                     {'activation_function': None})
         self.refused('p is NaN', self.run_import, source, attention('lssar', float('nan'), None))
+
+    def test_what_the_server_refuses(self):
+        """The same values in config.json, one by one: both refuse them."""
+        source = self.write_hugging_face('base', CONFIG, plain_models.llama_weights(CONFIG))
+        out, report = self.run_import(source)
+        llama3 = {'type': 'llama3', 'factor': 8, 'low_freq_factor': 1, 'high_freq_factor': 4,
+                  'original_max_position_embeddings': 32}
+        yarn = {'type': 'yarn', 'factor': 2}
+        longrope = {'type': 'longrope', 'short_factor': [1] * 8, 'long_factor': [2] * 8}
+        norm = {'kind': 'rms_norm', 'position': 'before_rotary', 'weight': False}
+        for pattern, change in (
+                ('head_dim is 15; must be even .* 512', {'head_dim': 15}),
+                ('num_key_value_heads is 3; must divide n_head, 4', {'num_key_value_heads': 3}),
+                ('partial_rotary_factor is 0.2; it rotates 3', {'partial_rotary_factor': 0.2}),
+                ('rope_scaling: low_freq_factor is 4; must be below high_freq_factor, 4',
+                 {'rope_scaling': {**llama3, 'low_freq_factor': 4}}),
+                ('rope_scaling: factor is 0.5; must be in .1, 1024',
+                 {'rope_scaling': {**llama3, 'factor': 0.5}}),
+                ('rope_scaling: factor is 0.5', {'rope_scaling': {**yarn, 'factor': 0.5}}),
+                ('rope_scaling: factor is 2000', {'rope_scaling': {**yarn, 'factor': 2000}}),
+                ('rope_scaling: factor is true', {'rope_scaling': {**yarn, 'factor': True}}),
+                ('rope_scaling: beta_fast is 0; must be in .0, 1e.06',
+                 {'rope_scaling': {**yarn, 'beta_fast': 0}}),
+                ('rope_scaling: mscale is -1; must be in .0, 1e.06',
+                 {'rope_scaling': {**yarn, 'mscale': -1}}),
+                ('rope_scaling: truncate is "yes"; must be true or false',
+                 {'rope_scaling': {**yarn, 'truncate': 'yes'}}),
+                ('rope_theta is 1; must be above 1', {'rope_scaling': yarn, 'rope_theta': 1}),
+                ('rope_scaling: original_max_position_embeddings is 1.5; must be an integer',
+                 {'rope_scaling': {**yarn, 'original_max_position_embeddings': 1.5}}),
+                ('rope_scaling: original_max_position_embeddings is 1; must be at least 2',
+                 {'rope_scaling': {**longrope, 'original_max_position_embeddings': 1}}),
+                ('rope_scaling: short_factor is 1; must be a list of 8 numbers in .0, 1e.06',
+                 {'rope_scaling': {**longrope, 'short_factor': 1}}),
+                ('rope_scaling: long_factor is .2, 2.; must be a list of 8 numbers',
+                 {'rope_scaling': {**longrope, 'long_factor': [2, 2]}}),
+                ('rope_scaling: long_factor is', {'rope_scaling': {**longrope,
+                                                                   'long_factor': [0] * 8}}),
+                ('of type yarn it must have factor', {'rope_scaling': {'type': 'yarn'}}),
+                ('may have no other', {'rope_scaling': {**llama3, 'beta_fast': 1}}),
+                ('its type must be one of', {'rope_scaling': {'factor': 2}}),
+                ('its type must be one of', {'rope_scaling': {'type': ['yarn'], 'factor': 2}}),
+                ('rope_scaling is "yarn"; must be an object', {'rope_scaling': 'yarn'}),
+                ('dynamic needs at least 4 rotary elements',
+                 {'rope_scaling': {'type': 'dynamic', 'factor': 2},
+                  'partial_rotary_factor': 0.125}),
+                ('nope_layers is 5; must be a list of layers in .0, 2', {'nope_layers': 5}),
+                ('nope_layers is .2.; must be a list', {'nope_layers': [2]}),
+                ('nope_layers is ..0..; must be a list', {'nope_layers': [[0]]}),
+                ('qk_norm: kind is null; must be one of layer_norm, rms_norm', {'qk_norm': {}}),
+                ('qk_norm is true; must be an object', {'qk_norm': True}),
+                ('qk_norm: position is "after"', {'qk_norm': {**norm, 'position': 'after'}}),
+                ('qk_norm: weight is null; must be true or false',
+                 {'qk_norm': {**norm, 'weight': None}}),
+                ('qk_norm: bias is 1; must be true', {'qk_norm': {**norm, 'bias': 1}}),
+                ('qk_norm: epsilon is 0; must be in .0, 1.', {'qk_norm': {**norm, 'epsilon': 0}}),
+                ('qk_norm has "scale"', {'qk_norm': {**norm, 'scale': 1}}),
+                ('unpadded_vocab_size is 161; must be an integer in .1, 160',
+                 {'unpadded_vocab_size': 161}),
+                ('unpadded_vocab_size is 0; must be an integer in .1, 160',
+                 {'unpadded_vocab_size': 0})):
+            with self.subTest(change):
+                config = {**report.config, **change}
+                self.refused(pattern, settings.check, config)
+                (pathlib.Path(out) / 'config.json').write_text(json.dumps(config))
+                done = subprocess.run([SERVER, '--model', out, '--listen', '127.0.0.1:0',
+                                       '--http-listen', 'off'], capture_output=True, text=True,
+                                      timeout=120, check=False)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn('lssar-server: ' + out + '/config.json: ', done.stderr)
+        for change in (
+                {'rope_scaling': llama3}, {'rope_scaling': {**yarn, 'truncate': False}},
+                {'rope_scaling': {**longrope, 'factor': 0.5}}, {'nope_layers': [1]},
+                {'rope_scaling': {**longrope, 'original_max_position_embeddings': 2}},
+                {'qk_norm': norm}, {'rope_scaling': {'rope_type': 'linear', 'factor': 1}}):
+            with self.subTest(change):
+                out, _ = self.run_import(source, change)
+                with served.running(SERVER, out) as client:
+                    client.complete(TOKENS[:4], max_tokens=2)
+        for given in {'qk_norm': {}}, {'nope_layers': 5}, {'rope_scaling': yarn | {'factor': 0}}:
+            self.refused(next(iter(given)), self.run_import, source, given)
 
     def test_the_command(self):
         source = self.write_hugging_face('model\x1b[2J', {
@@ -1111,6 +1207,20 @@ class TokenizerFilesTest(Folder):
         kept = json.loads((pathlib.Path(out) / 'generation_config.json').read_text())
         self.assertEqual(kept, {'eos_token_id': [7, 3]})
         self.refused('list of ids', self.import_with, 'ends', {}, {'eos_token_id': [2, 'x']})
+        for field in [2, 160], [2, -1]:
+            self.refused('eos_token_id of config.json: eos_token_id is .*; must be an id in .0, 16',
+                         self.import_with, 'listed', {}, {'eos_token_id': field})
+        for field in 'x', [2, 'x'], [2, 160], [True], {'a': 2}, 2.5:
+            self.refused('generation_config.json: eos_token_id is .*; must be an id in .0, 160',
+                         self.import_with, 'ends', {'generation_config.json':
+                                                    {'eos_token_id': field}})
+
+    def test_what_the_server_refuses_of_a_tokenizer(self):
+        for field in 'truncation', 'padding':
+            self.refused(f'tokenizer.json: {field} is "yes"; must be null', self.import_with, field,
+                         {'tokenizer.json': {**self.tokenizer_json(), field: 'yes'}})
+        self.refused('has no tokens', self.import_with, 'empty', {'tokenizer.json': {
+            **self.tokenizer_json(), 'model': {'type': 'BPE', 'vocab': {}, 'merges': []}}})
 
     def test_chat_template(self):
         """chat_template.jinja is read before tokenizer_config.json, and both are kept."""

@@ -22,6 +22,9 @@ ID_OPTIONS = frozenset({'allowed_token_ids', 'banned_token_ids', 'stop_token_ids
 LIST_OPTIONS = frozenset({'bad_words', 'stop_strings', 'choice', 'layers', 'heads', 'rows',
                           'positions'})
 TEXT_LISTS = frozenset({'bad_words', 'stop_strings', 'choice'})
+# Lists that choose. In a request, an empty one is one that is not there: it would choose all, or
+# the default.
+CHOOSING = frozenset({'allowed_token_ids', 'choice', 'layers', 'heads', 'rows', 'positions'})
 CONSTRAINTS = ('json_object', 'json_schema', 'regex', 'grammar', 'choice')
 
 Dataclass = TypeVar('Dataclass')
@@ -184,6 +187,8 @@ def _checked_options(method: str, options: Mapping[str, object],
             value = _json_schema(value)
         elif name == 'attention_override':
             value = _attention_override(value)
+        if name in CHOOSING and value == []:
+            raise ValueError(f'{name} is empty: leave it out, or give None, for the default')
         values[name] = value
     given = [name for name in CONSTRAINTS if name in values and values[name] is not False]
     if len(given) > 1:

@@ -109,7 +109,7 @@ class SamplingOptions(TypedDict, total=False):
     presence_penalty: float  # [-2, 2], once for each id in the output; default 0
     frequency_penalty: float  # [-2, 2], for each occurrence in the output; default 0
     logit_bias: Mapping[int, float]  # id -> bias in [-100, 100]; at most 1024 entries
-    allowed_token_ids: TokenIds  # only these are sampled; empty: all
+    allowed_token_ids: TokenIds  # only these are sampled; default: all
     banned_token_ids: TokenIds  # never sampled
     bad_words: Sequence[str]  # their tokens are never sampled in a row; at most 1024
     seed: int  # [0, 2^64); default: chosen by the server, returned in Started

@@ -236,6 +236,7 @@ def load(options: Options) -> Loaded:
             name: arrays.convert(tensor, types[name]) for name, tensor in mapped.tensors.items()})
         origins.update({field: f'delta: {change.path}' for field in change.config})
         change.check_result(config, mapped.tensors)
+        settings.check(config)
     if source.tokenizer is not None and options.tokenizer is None:
         tokenizer = tokenizer_files.Files(
             dict(source.tokenizer), dict.fromkeys(source.tokenizer, source.format))
@@ -247,6 +248,10 @@ def load(options: Options) -> Loaded:
         tokenizer.origins[tokenizer_files.GENERATION] = 'eos_token_id of config.json'
         source.notes.append(f'eos_token_id is a list, {source.ends}: config.json gets the first, '
                             'generation_config.json all of them')
+    generation = tokenizer.json(tokenizer_files.GENERATION)
+    if generation.get('eos_token_id') is not None:
+        settings.check_ends(generation['eos_token_id'], config,
+                            tokenizer.origins[tokenizer_files.GENERATION])
     return Loaded(source, mapped, config, {str(k): str(v) for k, v in origins.items()}, types,
                   tokenizer, hashes, dtype or '/'.join(sorted(set(types.values()))))
 
@@ -257,6 +262,8 @@ def _tokenizer_notes(files: tokenizer_files.Files, config: JsonObject) -> list[s
     assert isinstance(vocabulary, int)
     if count is None or count == vocabulary or count == config.get('unpadded_vocab_size'):
         return []
+    if count == 0:
+        raise CheckpointError('the tokenizer has no tokens; --tokenizer PATH names the right one')
     if count > vocabulary:
         raise CheckpointError(f'the tokenizer has {count:,} tokens, the model {vocabulary:,}: it '
                               "is another model's; --tokenizer PATH names the right one")

@@ -33,6 +33,12 @@ def quote(text: str, limit: int = 200) -> str:
     return json.dumps(shown, ensure_ascii=not shown.isprintable())
 
 
+def show(value: object) -> str:
+    """A value of a file or of the command line for an error: JSON where it can be, cut if long."""
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 100 else text[:100] + '...'
+
+
 def _unique(pairs: list[tuple[str, object]]) -> JsonObject:
     """Members of a JSON object. Errors: CheckpointError where a name appears twice."""
     members = dict(pairs)

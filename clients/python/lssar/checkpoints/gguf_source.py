@@ -31,6 +31,9 @@ MUST_BE: Mapping[str, tuple[object, ...]] = {
     'logit_scale': (1.0, 0.0), 'residual_scale': (1.0, 0.0), 'embedding_scale': (1.0, 0.0),
     'attention.scale': (0.0,), 'rope.scale_linear': (1.0,), 'pooling_type': (0,),
 }
+# A GGUF file says less of a scaling than the server needs.
+ROPE_ADVICE = (' of a GGUF file; import the Hugging Face directory of the model, whose '
+               'config.json has the rope_scaling')
 GATED: JsonObject = {
     'normalization': 'rms_norm', 'activation_function': 'silu', 'rope_layout': 'half',
     'embedding_norm': False, 'final_logit_softcapping': None, 'attention': {'kind': 'softmax'},
@@ -107,8 +110,9 @@ def recorded(file: GgufFile, ignored: set[str]) -> tuple[JsonObject, list[str]]:
         elif name in MUST_BE:
             if value not in MUST_BE[name]:
                 allowed = ' or '.join(map(repr, MUST_BE[name]))
+                other = ROPE_ADVICE if name.startswith('rope.scal') else ''
                 raise CheckpointError(f'{file.path}: {key} is {value!r}; only {allowed} is '
-                                      'computed')
+                                      f'computed{other}')
         else:
             unknown.append(key)
     if isinstance(dims, int):
@@ -124,7 +128,8 @@ def _rounded(value: Value) -> Value:
     """A float32 of the file as the shortest decimal that has its value: 1e-05, not 9.99999974e-06.
 
     """
-    return float(str(np.float32(value))) if isinstance(value, float) else value
+    with np.errstate(over='ignore'):  # infinity is refused by settings.check()
+        return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _same_length(a: object, b: object, path: str) -> object:

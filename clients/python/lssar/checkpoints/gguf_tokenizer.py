@@ -50,6 +50,19 @@ def _texts(fields: Mapping[str, Value], key: str) -> list[str]:
     return [str(each) for each in value]
 
 
+def _json(value: JsonObject, keys: str, indent: int | None = None) -> bytes:
+    """A file of texts of the fields `keys`.
+
+    Errors: CheckpointError for bytes that are no UTF-8, which the reader keeps as surrogates.
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f'{keys}: the byte {ord(text[error.start]) & 0xff:#x} is no UTF-8'
+                              ) from None
+
+
 def _types(fields: Mapping[str, Value], count: int) -> list[int]:
     value = fields.get('tokenizer.ggml.token_type', [NORMAL] * count)
     if not isinstance(value, list) or len(value) != count or not all(
@@ -78,7 +91,7 @@ def _tokenizer_json(fields: Mapping[str, Value], tokens: list[str], types: list[
     if words.pattern:
         steps.append({'type': 'Split', 'pattern': {'Regex': words.pattern}, 'behavior': 'Isolated',
                       'invert': False})
-    return json.dumps({
+    return _json({
         'version': '1.0', 'truncation': None, 'padding': None, 'added_tokens': added,
         'normalizer': {'type': 'NFC'} if words.has_nfc else None,
         'pre_tokenizer': {'type': 'Sequence', 'pretokenizers': [*steps, byte_level]},
@@ -88,7 +101,7 @@ def _tokenizer_json(fields: Mapping[str, Value], tokens: list[str], types: list[
                   'continuing_subword_prefix': None, 'end_of_word_suffix': None,
                   'fuse_unk': False, 'byte_fallback': False,
                   'ignore_merges': words.ignores_merges, 'vocab': vocabulary, 'merges': merges},
-    }, ensure_ascii=False).encode()
+    }, 'tokenizer.ggml.tokens or tokenizer.ggml.merges')
 
 
 def _varint(value: int) -> bytes:
@@ -194,4 +207,4 @@ def _config(fields: Mapping[str, Value], tokens: list[str], adds_bos: bool) -> b
     template = fields.get('tokenizer.chat_template')
     if isinstance(template, str):
         config['chat_template'] = template
-    return json.dumps(config, ensure_ascii=False, indent=2).encode()
+    return _json(config, 'tokenizer.ggml.tokens or tokenizer.chat_template', indent=2)

@@ -7,12 +7,12 @@ except that the first three may correct the last. What nobody says is an error, 
 
 import dataclasses
 import json
-import math
 import re
+import typing
 from collections.abc import Mapping
 
 from lssar.checkpoints.arrays import Array
-from lssar.checkpoints.errors import CheckpointError, JsonObject, UsageError
+from lssar.checkpoints.errors import CheckpointError, JsonObject, UsageError, show
 from lssar.checkpoints.forward import FORMS
 
 RECORDED, GIVEN, DERIVED, FIXED = 'source', 'command line', 'tensors', 'format'
@@ -32,6 +32,8 @@ REQUIRED = {
                       'block, else false',
     'final_logit_softcapping': '--set final_logit_softcapping=30 (30 tanh(logits / 30)), or null',
 }
+
+NULLABLE = ('final_logit_softcapping',)  # of them
 
 # config.json's fields, in the order in which they are written.
 FIELDS = (
@@ -71,8 +73,8 @@ class Settings:
             self._values[field] = Value(value, origin)
         elif not origin.startswith(FIXED) and not _is_same(present.value, value):
             raise CheckpointError(
-                f'{field} is {json.dumps(present.value)} ({present.origin}), but '
-                f'{json.dumps(value)} ({origin}); they must be equal')
+                f'{field} is {show(present.value)} ({present.origin}), but '
+                f'{show(value)} ({origin}); they must be equal')
 
     def add_all(self, values: Mapping[str, object], origin: str, where: str = '') -> None:
         """Several fields of one origin."""
@@ -98,12 +100,14 @@ class Settings:
         """A value that must be a positive integer. Errors: CheckpointError."""
         value = self.get(field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(f'{field} is {json.dumps(value)}; must be a positive integer')
+            raise CheckpointError(f'{field} is {show(value)}; must be a positive integer')
         return value
 
     def require(self, *fields: str) -> None:
-        """Errors: UsageError that lists all fields that nobody says, with what to give."""
-        missing = [field for field in fields if not self.has(field)]
+        """Errors: UsageError that lists all fields that nobody says, with what to give. null says
+        something of NULLABLE only."""
+        missing = [field for field in fields if self.get(field) is None
+                   and not (field in NULLABLE and self.has(field))]
         if missing:
             raise UsageError(
                 'the source does not say these, and models differ in them; give\n'
@@ -137,57 +141,209 @@ WORDS = {
     'positions': ('rotary', 'none', 'learned', 'alibi'),
 }
 INTEGERS = {
-    'vocab_size': 1 << 20, 'unpadded_vocab_size': 1 << 20, 'n_positions': 1 << 20,
-    'n_layer': 1024, 'n_head': 1024, 'num_key_value_heads': 1024, 'n_embd': 1 << 16,
-    'head_dim': 512, 'n_inner': 1 << 18,
+    'vocab_size': 1 << 20, 'n_positions': 1 << 20, 'n_layer': 1024, 'n_head': 1024,
+    'num_key_value_heads': 1024, 'n_embd': 1 << 16, 'head_dim': 512, 'n_inner': 1 << 18,
 }
-# (least, largest); the least is excluded where the flag says so.
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """The numbers from `low` to `high`."""
+
+    low: float
+    high: float
+    has_low: bool = False
+    is_whole: bool = False  # integers only
+
+    def holds(self, value: object) -> bool:
+        """Whether `value` is one of them."""
+        if type(value) not in ((int,) if self.is_whole else (int, float)):
+            return False
+        number = typing.cast(float, value)
+        return (self.low <= number if self.has_low else self.low < number) and number <= self.high
+
+    def __str__(self) -> str:
+        return (f'an integer in [{self.low}, {self.high}]' if self.is_whole else
+                f'in {"[" if self.has_low else "("}{self.low:g}, {self.high:g}]')
+
+
 NUMBERS = {
-    'layer_norm_epsilon': (0.0, 1.0), 'rope_theta': (1.0, 1e12),
-    'partial_rotary_factor': (0.0, 1.0), 'attention_residual_scale': (0.0, 1000.0),
-    'mlp_residual_scale': (0.0, 1000.0), 'final_logit_softcapping': (0.0, 1e6),
+    **{name: Interval(1, high, True, True) for name, high in INTEGERS.items()},
+    'layer_norm_epsilon': Interval(0, 1), 'rope_theta': Interval(1, 1e12, True),
+    'partial_rotary_factor': Interval(0, 1), 'attention_residual_scale': Interval(0, 1000),
+    'mlp_residual_scale': Interval(0, 1000), 'final_logit_softcapping': Interval(0, 1e6),
 }
+# The fields of each type of rope_scaling, as models/config.cc reads them: those that must be there,
+# and the others.
+ROPE_SCALINGS = {
+    'dynamic': (('factor',), ()), 'linear': (('factor',), ()),
+    'llama3': (('factor', 'original_max_position_embeddings', 'low_freq_factor',
+                'high_freq_factor'), ()),
+    'yarn': (('factor',), ('original_max_position_embeddings', 'attention_factor', 'beta_fast',
+                           'beta_slow', 'mscale', 'mscale_all_dim', 'truncate')),
+    'longrope': (('short_factor', 'long_factor'),
+                 ('original_max_position_embeddings', 'factor', 'attention_factor')),
+}
+_ROPE_FACTOR = Interval(0, 1e6)  # of the fields that are not named here
+ROPE_NUMBERS = {
+    'factor': Interval(1, 1024, True), 'mscale': Interval(0, 1e6, True),
+    'mscale_all_dim': Interval(0, 1e6, True),
+    'original_max_position_embeddings': Interval(1, 1 << 20, True, True),
+}
+LONGROPE_NUMBERS = {**ROPE_NUMBERS, 'factor': Interval(0, 1024)}
+QK_NORM_WORDS = {'kind': WORDS['normalization'], 'position': ('before_rotary', 'after_rotary')}
 FLAGS = ('norm_weight', 'norm_bias', 'embedding_norm', 'attention_bias', 'attention_out_bias',
          'mlp_bias', 'mlp_out_bias', 'parallel_residual', 'tie_word_embeddings')
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check_attention(spec: object, where: str = 'attention') -> None:
     """Errors: UsageError for a kind, a p or a phi that the server would refuse."""
     if not isinstance(spec, dict):
-        raise UsageError(f'{where} is {json.dumps(spec)}; must be an object such as '
+        raise UsageError(f'{where} is {show(spec)}; must be an object such as '
                          '{"kind": "lssar", "p": 15}')
     kind, p, phi = spec.get('kind'), spec.get('p'), spec.get('phi')
     unknown = [name for name in spec if name not in ('kind', 'p', 'phi', 'window')]
     if unknown:
-        raise UsageError(f'{where} has {json.dumps(unknown[0])}; its fields are kind, p, phi and '
+        raise UsageError(f'{where} has {show(unknown[0])}; its fields are kind, p, phi and '
                          'window')
     window = spec.get('window')
     if 'window' in spec and (type(window) is not int or not 1 <= window <= 1 << 20):
-        raise UsageError(f'{where}: window is {json.dumps(window)}; must be an integer in [1, '
+        raise UsageError(f'{where}: window is {show(window)}; must be an integer in [1, '
                          f'{1 << 20}]')
     if window is not None and kind != 'softmax':
         raise UsageError(f'{where}: window is given, and the kind is {kind}; only softmax has a '
                          'window')
     if kind not in KINDS:
-        raise UsageError(f'{where}: kind is {json.dumps(kind)}; must be one of {", ".join(KINDS)}')
+        raise UsageError(f'{where}: kind is {show(kind)}; must be one of {", ".join(KINDS)}')
     if kind in KINDS_WITH_P and p is None:
         raise UsageError(f'{where}: {kind} needs p, such as --attention {kind} --p 15')
     if kind not in KINDS_WITH_P and p is not None:
         raise UsageError(f'{where}: {kind} has no p; leave it out, or give a kind that re-weights: '
                          f'{", ".join(KINDS_WITH_P)}')
-    if p is not None and (not _is_number(p) or not 0 < p <= 1000):
-        raise UsageError(f'{where}: p is {json.dumps(p)}; must be in (0, 1000]')
+    if p is not None and not Interval(0, 1000).holds(p):
+        raise UsageError(f'{where}: p is {show(p)}; must be in (0, 1000]')
     if (kind == 'phi') != (phi is not None):
         raise UsageError(f'{where}: kind phi needs phi, such as --attention phi --phi relu2'
                          if kind == 'phi' else
                          f'{where}: phi is given, and the kind is {kind}; it goes with kind phi')
     if phi is not None and phi not in PHI_NAMES:
-        raise UsageError(f'{where}: phi is {json.dumps(phi)}; must be one of '
+        raise UsageError(f'{where}: phi is {show(phi)}; must be one of '
                          f'{", ".join(PHI_NAMES)}')
+
+
+def check_qk_norm(norm: object) -> None:
+    """Errors: UsageError for a qk_norm that the server would refuse."""
+    if not isinstance(norm, dict):
+        raise UsageError(f'qk_norm is {show(norm)}; must be an object such as {{"kind": '
+                         '"rms_norm", "position": "before_rotary", "weight": true}')
+    known = (*QK_NORM_WORDS, 'weight', 'bias', 'epsilon')
+    unknown = [name for name in norm if name not in known]
+    if unknown:
+        raise UsageError(f'qk_norm has {show(unknown[0])}; its fields are {", ".join(known)}')
+    for name, words in QK_NORM_WORDS.items():
+        if norm.get(name) not in words:
+            raise UsageError(f'qk_norm: {name} is {show(norm.get(name))}; must be one of '
+                             f'{", ".join(words)}')
+    for name, allowed in (('weight', (bool,)), ('bias', (bool, type(None)))):
+        if not isinstance(norm.get(name), allowed):
+            raise UsageError(f'qk_norm: {name} is {show(norm.get(name))}; must be true or false')
+    epsilon = norm.get('epsilon')
+    if epsilon is not None and not NUMBERS['layer_norm_epsilon'].holds(epsilon):
+        raise UsageError(f'qk_norm: epsilon is {show(epsilon)}; must be '
+                         f'{NUMBERS["layer_norm_epsilon"]}')
+
+
+def check_rope_scaling(scaling: object, num_pairs: int) -> None:
+    """Errors: UsageError for a rope_scaling that the server would refuse."""
+    shown = show(scaling)
+    if not isinstance(scaling, dict):
+        raise UsageError(f'rope_scaling is {shown}; must be an object such as {{"type": "linear", '
+                         '"factor": 2}')
+    kind = scaling.get('type', scaling.get('rope_type'))
+    if not isinstance(kind, str) or kind not in ROPE_SCALINGS:
+        raise UsageError(f'rope_scaling is {shown}; its type must be one of '
+                         f'{", ".join(ROPE_SCALINGS)}')
+    required, optional = ROPE_SCALINGS[kind]
+    known = (*required, *optional)
+    unknown = [name for name in scaling if name not in (*known, 'type', 'rope_type')]
+    missing = [name for name in required if scaling.get(name) is None]
+    if unknown or missing:
+        raise UsageError(f'rope_scaling is {shown}; of type {kind} it must have '
+                         f'{", ".join(required)} and may have {", ".join(optional) or "no other"}')
+    limits = LONGROPE_NUMBERS if kind == 'longrope' else ROPE_NUMBERS
+    for name in known:
+        value = scaling.get(name)
+        limit = limits.get(name, _ROPE_FACTOR)
+        if value is None:
+            continue
+        if name == 'truncate':
+            if not isinstance(value, bool):
+                raise UsageError(f'rope_scaling: {name} is {show(value)}; must be true or '
+                                 'false')
+        elif name in ('short_factor', 'long_factor'):
+            if not isinstance(value, list) or len(value) != num_pairs or not all(
+                    limit.holds(each) for each in value):
+                raise UsageError(f'rope_scaling: {name} is {show(value)}; must be a list of '
+                                 f'{num_pairs} numbers {limit}, one for each rotary pair')
+        elif not limit.holds(value):
+            raise UsageError(f'rope_scaling: {name} is {show(value)}; must be {limit}')
+    if kind == 'llama3' and not scaling['low_freq_factor'] < scaling['high_freq_factor']:
+        raise UsageError(f'rope_scaling: low_freq_factor is {scaling["low_freq_factor"]}; must be '
+                         f'below high_freq_factor, {scaling["high_freq_factor"]}')
+
+
+def _check_heads(config: Mapping[str, object]) -> None:
+    """Errors: UsageError for sizes of heads that the server would refuse."""
+    hidden, heads = config.get('n_embd'), config.get('n_head')
+    if type(hidden) is not int or type(heads) is not int:
+        return  # of a part of a config.json
+    dim = config.get('head_dim', hidden // heads)
+    assert isinstance(dim, int)
+    if not 2 <= dim <= INTEGERS['head_dim'] or dim % 2:
+        name = 'head_dim' if 'head_dim' in config else 'n_embd / n_head'
+        raise UsageError(f'{name} is {dim}; must be even (rotary pairs) and in [2, '
+                         f'{INTEGERS["head_dim"]}]')
+    kv_heads = config.get('num_key_value_heads', heads)
+    if type(kv_heads) is int and heads % kv_heads:
+        raise UsageError(f'num_key_value_heads is {kv_heads}; must divide n_head, {heads}')
+    if config.get('positions', 'rotary') != 'rotary':
+        return
+    part = config.get('partial_rotary_factor', 1)
+    dims = int(dim * typing.cast(float, part))  # as the server rounds
+    if dims < 2 or dims % 2:
+        raise UsageError(f'partial_rotary_factor is {part}; it rotates {dims} of a head\'s {dim} '
+                         'elements, must be an even number, at least 2')
+    scaling = config.get('rope_scaling')
+    if scaling is None:
+        return
+    check_rope_scaling(scaling, dims // 2)
+    assert isinstance(scaling, dict)
+    kind = scaling.get('type', scaling.get('rope_type'))
+    if kind == 'dynamic' and dims == 2:
+        raise UsageError('rope_scaling of type dynamic needs at least 4 rotary elements in a head; '
+                         'this model has 2')
+    length = scaling.get('original_max_position_embeddings') or config.get('n_positions')
+    if kind == 'longrope' and length == 1:  # its logarithm divides
+        raise UsageError('rope_scaling: original_max_position_embeddings is 1; must be at least 2')
+    if kind == 'yarn' and config.get('rope_theta') == 1:  # so does that of the base
+        raise UsageError('rope_theta is 1; must be above 1 with rope_scaling of type yarn')
+
+
+def _check_nope_layers(layers: object, num_layers: object) -> None:
+    """Errors: UsageError."""
+    if not isinstance(layers, list) or type(num_layers) is not int or not all(
+            type(each) is int and 0 <= each < num_layers for each in layers):
+        raise UsageError(f'nope_layers is {show(layers)}; must be a list of layers in [0, '
+                         f'{num_layers})')
+
+
+def check_ends(ids: object, config: Mapping[str, object], where: str) -> None:
+    """Errors: CheckpointError for an eos_token_id, one or a list, that the server would refuse."""
+    end = config.get('unpadded_vocab_size', config.get('vocab_size'))
+    for each in ids if isinstance(ids, list) else [ids]:
+        if type(each) is not int or type(end) is not int or not 0 <= each < end:
+            raise CheckpointError(f'{where}: eos_token_id is {show(ids)}; must be an id in '
+                                  f'[0, {end}) or a list of ids')
 
 
 def check(config: Mapping[str, object]) -> None:
@@ -204,32 +360,37 @@ def check(config: Mapping[str, object]) -> None:
     positions = config.get('positions', 'rotary')
     given = [field for field in ROTARY if config.get(field) is not None]
     if positions != 'rotary' and given:
-        raise UsageError(f'{given[0]} is given, and positions is {json.dumps(positions)}; it goes '
+        raise UsageError(f'{given[0]} is given, and positions is {show(positions)}; it goes '
                          'with "rotary"')
     specs = attention if isinstance(attention, list) else [attention]
     kinds = [spec.get('kind') for spec in specs if isinstance(spec, dict)]
     if positions == 'alibi' and any(kind != 'softmax' for kind in kinds):
         raise UsageError('positions is "alibi"; only --attention softmax is computed with it')
     for field, value in config.items():
-        shown = json.dumps(value)
+        shown = show(value)
         if field in WORDS and value not in WORDS[field]:
             raise UsageError(f'{field} is {shown}; must be one of {", ".join(WORDS[field])}')
-        if field in INTEGERS and (type(value) is not int or not 1 <= value <= INTEGERS[field]):
-            raise UsageError(f'{field} is {shown}; must be an integer in [1, {INTEGERS[field]}]')
         if field in FLAGS and not isinstance(value, bool):
             raise UsageError(f'{field} is {shown}; must be true or false')
-        if field in NUMBERS:
-            low, high = NUMBERS[field]
-            is_inside = _is_number(value) and low <= float(str(value)) <= high
-            if not is_inside or (field != 'rope_theta' and value == low):
-                left = '[' if field == 'rope_theta' else '('
-                raise UsageError(f'{field} is {shown}; must be in {left}{low:g}, {high:g}]')
-    limit = config.get('unpadded_vocab_size', config.get('vocab_size'))
-    for field, end in (('bos_token_id', config.get('vocab_size')), ('eos_token_id', limit)):
+        if field in NUMBERS and not NUMBERS[field].holds(value):
+            raise UsageError(f'{field} is {shown}; must be {NUMBERS[field]}')
+    _check_heads(config)
+    if config.get('nope_layers') is not None:
+        _check_nope_layers(config['nope_layers'], config.get('n_layer'))
+    if config.get('qk_norm') is not None:
+        check_qk_norm(config['qk_norm'])
+    vocabulary, limit = config.get('vocab_size'), config.get('unpadded_vocab_size')
+    if limit is not None:
+        sizes = Interval(1, typing.cast(int, vocabulary), True, True)
+        if not sizes.holds(limit):
+            raise UsageError(f'unpadded_vocab_size is {show(limit)}; must be {sizes} '
+                             '(vocab_size)')
+    limit = vocabulary if limit is None else limit
+    for field, end in (('bos_token_id', vocabulary), ('eos_token_id', limit)):
         token = config.get(field)
         if token is not None and (type(token) is not int or type(end) is not int
                                   or not 0 <= token < end):
-            raise UsageError(f'{field} is {json.dumps(token)}; must be in [0, {end})')
+            raise UsageError(f'{field} is {show(token)}; must be in [0, {end})')
 
 
 def as_attention(value: object, others: Mapping[str, object]) -> object:

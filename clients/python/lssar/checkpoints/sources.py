@@ -1,7 +1,6 @@
 """Finds out what a source is and reads it: tensors, and the fields of config.json that it says."""
 
 import dataclasses
-import json
 import os
 import shlex
 import sys
@@ -12,7 +11,7 @@ import numpy as np
 from lssar.checkpoints import gguf_source, gguf_tokenizer, llmc_file, names, settings
 from lssar.checkpoints.arrays import FLOATS, Array, type_name, widen
 from lssar.checkpoints.errors import (CheckpointError, JsonObject, UsageError,
-                                             is_there, open_regular, quote, read_json_object)
+                                             is_there, open_regular, quote, read_json_object, show)
 from lssar.checkpoints.gguf_file import MAGIC as GGUF_MAGIC
 from lssar.checkpoints.gguf_file import GgufFile
 from lssar.checkpoints.settings import FIELDS
@@ -73,16 +72,11 @@ class Source:
 
 def unknown_fields(path: str, fields: Mapping[str, object]) -> UsageError:
     """The error that names all fields that are not known, and the command that goes on."""
-    listed = '\n'.join(f'  {quote(name)}: {_shown(value)}' for name, value in fields.items())
+    listed = '\n'.join(f'  {quote(name)}: {show(value)}' for name, value in fields.items())
     flags = ' '.join(f'--ignore {shlex.quote(name)}' for name in fields)
     return UsageError(f'{path}: these fields are not known, and may change what the model '
                       f'computes:\n{listed}\nIf they do not, go on with\n'
                       f'  {shlex.join(["lssar", *sys.argv[1:]])} {flags}')
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, default=repr)
-    return text if len(text) <= 100 else text[:100] + '...'
 
 
 ALWAYS = ('n_head', 'n_positions', 'attention', 'rope_theta', 'rope_layout')
@@ -229,8 +223,8 @@ def _read_gguf(path: str, ignored: set[str]) -> Source:
     if unknown:
         raise unknown_fields(path, {key: file.fields[key] for key in unknown})
     if 'rope_freqs.weight' in file.entries and not (file.tensor('rope_freqs.weight') == 1).all():
-        raise CheckpointError(f'{path}: has rope_freqs.weight, the rope scaling of Llama 3.1; only '
-                              'dynamic NTK is computed')
+        raise CheckpointError(f'{path}: has rope_freqs.weight, the rope scaling of Llama 3.1, '
+                              f'which is not computed{gguf_source.ROPE_ADVICE}')
     notes = [architecture.note] if architecture.note else []
     quantized = file.quantized_types
     if quantized:
@@ -366,53 +360,22 @@ HARMLESS = frozenset((
     'tie_encoder_decoder', 'tokenizer_class', 'top_k', 'top_p', 'torch_dtype', 'torchscript',
     'transformers.js_config', 'transformers_version', 'typical_p', 'unk_token_id',
     'unsloth_fixed', 'unsloth_version', 'use_bfloat16', 'use_cache'))
-# The fields of a type of rope_scaling, and how many of them, from the first on, must be there.
-ROPE_SCALINGS = {
-    'dynamic': ('factor',), 'linear': ('factor',),
-    'llama3': ('factor', 'original_max_position_embeddings', 'low_freq_factor',
-               'high_freq_factor'),
-    'yarn': ('factor', 'original_max_position_embeddings', 'attention_factor', 'beta_fast',
-             'beta_slow', 'mscale', 'mscale_all_dim', 'truncate'),
-    'longrope': ('short_factor', 'long_factor', 'original_max_position_embeddings', 'factor',
-                 'attention_factor'),
-}
-REQUIRED_ROPE_FIELDS = {'dynamic': 1, 'linear': 1, 'llama3': 4, 'yarn': 1, 'longrope': 2}
 # Fields that must have these values in every family.
 MUST_BE: Mapping[str, tuple[object, ...]] = {'add_cross_attention': (False,)}
 
 
-def _rope_scaling(value: object, path: str) -> object:
-    """Our rope_scaling, or None. Errors: CheckpointError for a kind that is not computed."""
-    if value is None:
-        return None
+def _rope_scaling(value: object) -> object:
+    """Our rope_scaling, or None; settings.check() looks at what it holds."""
     if not isinstance(value, dict):
-        raise CheckpointError(f'{path}: rope_scaling is {value!r}; must be an object or null')
+        return value
     kind = value.get('rope_type', value.get('type'))
     if kind == 'default':
         return None
-    kind = 'longrope' if kind == 'su' else kind
-    fields = ROPE_SCALINGS.get(str(kind))
-    if fields is None:
-        raise CheckpointError(f'{path}: rope_scaling is {_shown(value)}; its type must be one of '
-                              f'{", ".join(ROPE_SCALINGS)}')
     # transformers takes the length of these two from the config.
     unused = ('original_max_position_embeddings',) if kind in ('linear', 'dynamic') else ()
     given = {name: each for name, each in value.items()
              if name not in ('type', 'rope_type', *unused) and each is not None}
-    unknown = [name for name in given if name not in fields]
-    missing = [name for name in fields[:REQUIRED_ROPE_FIELDS[str(kind)]] if name not in given]
-    if unknown or missing:
-        raise CheckpointError(f'{path}: rope_scaling is {_shown(value)}; of type {kind} it must '
-                              f'have {", ".join(fields[:REQUIRED_ROPE_FIELDS[str(kind)]])} and may '
-                              f'have {", ".join(fields) or "nothing else"}')
-    for name, each in given.items():
-        numbers = each if isinstance(each, list) and name.endswith('_factor') else [each]
-        if name != 'truncate' and not all(
-                isinstance(one, (int, float)) and not isinstance(one, bool) and 0 < one <= 1 << 20
-                for one in numbers):
-            raise CheckpointError(f'{path}: rope_scaling: {name} is {_shown(each)}; must be above '
-                                  f'0 and at most {1 << 20}')
-    return {'type': kind, **given}
+    return {'type': 'longrope' if kind == 'su' else kind, **given}
 
 
 def _without_rope_parameters(config: JsonObject, family: Family, path: str) -> JsonObject:
@@ -430,7 +393,8 @@ def _without_rope_parameters(config: JsonObject, family: Family, path: str) -> J
             if config.setdefault(name, value) != value:
                 raise CheckpointError(f'{path}: {name} is {config[name]!r}, but {value!r} in '
                                       'rope_parameters; they must be equal')
-    if rope.get('rope_type', 'default') != 'default':
+    # A factor without a type changes much: settings.check() refuses it.
+    if rope.get('rope_type', None if 'factor' in rope else 'default') != 'default':
         config.setdefault('rope_scaling', rope)
     return config
 
@@ -441,7 +405,7 @@ def _ends(config: JsonObject, path: str) -> list[int]:
     if not isinstance(value, list):
         return []
     if not all(isinstance(each, int) and not isinstance(each, bool) for each in value):
-        raise CheckpointError(f'{path}: eos_token_id is {_shown(value)}; must be a list of ids')
+        raise CheckpointError(f'{path}: eos_token_id is {show(value)}; must be a list of ids')
     return value
 
 
@@ -473,7 +437,7 @@ def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
                 raise CheckpointError(f'{path}: {name} is {value!r}; only {must_be[0]!r} is '
                                       'computed')
         elif name == 'rope_scaling':
-            recorded[name] = _rope_scaling(value, path)
+            recorded[name] = _rope_scaling(value)
         elif name in LAYER_FIELDS and (family.window == NOPE_LAYERS or name in ANY_LAYER_FIELDS):
             continue
         elif name == 'eos_token_id':
@@ -503,7 +467,7 @@ def _integer(config: JsonObject, name: str, least: int, default: int, path: str)
     if value is None:
         return default
     if type(value) is not int or value < least:
-        raise CheckpointError(f'{path}: {name} is {_shown(value)}; must be an integer, at least '
+        raise CheckpointError(f'{path}: {name} is {show(value)}; must be an integer, at least '
                               f'{least}')
     return value
 
@@ -516,7 +480,7 @@ def _nope_layers(config: JsonObject, count: int, path: str) -> list[int]:
         return [i for i in range(count) if (i + 1) % interval == 0]
     if not isinstance(flags, list) or len(flags) < count or any(each not in (0, 1)
                                                                 for each in flags):
-        raise CheckpointError(f'{path}: no_rope_layers is {_shown(flags)}; must have 0 or 1 for '
+        raise CheckpointError(f'{path}: no_rope_layers is {show(flags)}; must have 0 or 1 for '
                               f'each of {count} layers')
     return [i for i in range(count) if flags[i] == 0]
 
@@ -534,7 +498,7 @@ def _layers(config: JsonObject, family: Family, recorded: JsonObject, path: str)
             raise CheckpointError(f'{path}: sliding_window is {config.get("sliding_window")!r}; '
                                   'the code of this model_type has no window')
         if types is not None and any(each != 'full_attention' for each in _list(types, path)):
-            raise CheckpointError(f'{path}: layer_types is {_shown(types)}; only '
+            raise CheckpointError(f'{path}: layer_types is {show(types)}; only '
                                   '"full_attention" is computed for this model_type')
         return {}
     count = recorded.get('n_layer')
@@ -555,7 +519,7 @@ def _layers(config: JsonObject, family: Family, recorded: JsonObject, path: str)
             each == 'full_attention' or each == 'sliding_attention' and length for each in types)
         typed = [length if each == 'sliding_attention' else 0 for each in types]
         if not is_known or family.window == ALL_LAYERS and typed != windows:
-            raise CheckpointError(f'{path}: layer_types is {_shown(types)}, with '
+            raise CheckpointError(f'{path}: layer_types is {show(types)}, with '
                                   f'{"a" if length else "no"} sliding window; the code of this '
                                   'model_type does not compute that')
         windows = typed
@@ -568,7 +532,7 @@ def _layers(config: JsonObject, family: Family, recorded: JsonObject, path: str)
 
 def _list(value: object, path: str) -> list[object]:
     if not isinstance(value, list):
-        raise CheckpointError(f'{path}: layer_types is {_shown(value)}; must be a list')
+        raise CheckpointError(f'{path}: layer_types is {show(value)}; must be a list')
     return value
 
 

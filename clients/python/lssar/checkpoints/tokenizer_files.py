@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from lssar.checkpoints.errors import (MAX_JSON_BYTES, CheckpointError, JsonObject,
                                              is_there, open_regular, parse_json_object,
-                                             quote, read_json_object)
+                                             quote, read_json_object, show)
 
 # File sets, best first: the source's names and ours.
 SETS = (
@@ -104,6 +104,11 @@ def read(folder: str, given: str | None) -> Files:
     is_named = given is not None and os.path.isfile(given)
     if 'tokenizer.model' in files.contents and is_there(other) and not is_named:
         _choose(files, other)
+    for field in ('truncation', 'padding'):
+        value = files.json('tokenizer.json').get(field)
+        if value is not None:
+            raise CheckpointError(f'{files.origins["tokenizer.json"]}: {field} is {show(value)}; '
+                                  'must be null: prompts are neither cut nor padded')
     return files
 
 
