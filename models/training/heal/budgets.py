@@ -3,6 +3,21 @@
 import dataclasses
 
 
+RETRIEVAL_SHARE = 0.1
+DIALOG_SHARE = 0.44
+
+
+def shares(retrieval=RETRIEVAL_SHARE, dialogs=DIALOG_SHARE):
+    """{stream: share of the rows}. retrieval: of the rows that hold such a document. dialogs: of
+    all others.
+    """
+    for name, share in (('retrieval', retrieval), ('dialogs', dialogs)):
+        if not 0 <= share <= 1:
+            raise SystemExit(f'--{name} is a share from 0 to 1, not {share}')
+    rest = 1 - retrieval
+    return {'text': (1 - dialogs) * rest, 'dialogs': dialogs * rest, 'retrieval': retrieval}
+
+
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """One stage. Step n takes the (rows, tokens a row) of cycle[n % len(cycle)]."""
@@ -43,18 +58,7 @@ class Preset:
     max_ids: int  # of text and of dialogs in the prepared streams
     bf16: bool  # products in bfloat16 if the device has them faster
     save_s: float = 900
-    shares: dict = dataclasses.field(default_factory=lambda: shares())
-
-
-def shares(retrieval=0.1, dialogs=4 / 9):
-    """{stream: share of the rows}. retrieval: of the rows that hold such a document. dialogs: of
-    all others.
-    """
-    for name, share in (('retrieval', retrieval), ('dialogs', dialogs)):
-        if not 0 <= share <= 1:
-            raise SystemExit(f'--{name} is a share from 0 to 1, not {share}')
-    rest = 1 - retrieval
-    return {'text': (1 - dialogs) * rest, 'dialogs': dialogs * rest, 'retrieval': retrieval}
+    shares: dict = dataclasses.field(default_factory=shares)
 
 
 PRESETS = {

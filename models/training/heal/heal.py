@@ -345,11 +345,12 @@ def arguments(words=None):
                         help='stop after this time; the learning rate falls to 0 until then')
     parser.add_argument('--lr', type=float, help='of distillation; default: by the preset')
     parser.add_argument('--retrieval', type=float, metavar='SHARE',
+                        default=budgets.RETRIEVAL_SHARE,
                         help='of the rows that hold a document with hidden facts and questions '
-                             'about them; default: 0.1')
-    parser.add_argument('--dialogs', type=float, metavar='SHARE',
+                             'about them; default: %(default)s')
+    parser.add_argument('--dialogs', type=float, metavar='SHARE', default=budgets.DIALOG_SHARE,
                         help='of the other rows, that begin with a dialog; the rest is text; '
-                             'default: 0.44')
+                             'default: %(default)s')
     parser.add_argument('--dtype', choices=('fp32', 'fp16', 'bf16'),
                         help="type of the imported matrices; default: the source's")
     parser.add_argument('--set', action='append', default=[], metavar='FIELD=VALUE',
@@ -383,9 +384,7 @@ def main():
     given = ('steps', args.steps), ('lr', args.lr), ('cycle', args.rows)
     changes = {name: value for name, value in given if value}
     preset = dataclasses.replace(preset, distil=dataclasses.replace(preset.distil, **changes))
-    given = ('retrieval', args.retrieval), ('dialogs', args.dialogs)
-    shares = budgets.shares(**{name: share for name, share in given if share is not None})
-    preset = dataclasses.replace(preset, shares=shares)
+    preset = dataclasses.replace(preset, shares=budgets.shares(args.retrieval, args.dialogs))
     torch.set_num_threads(args.threads)
     os.makedirs(args.out, exist_ok=True)
     prepare_run(args, preset)

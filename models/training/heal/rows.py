@@ -15,8 +15,8 @@ class Rows:
         self.seed, dtype = seed, streams.id_type(vocabulary)
         self.ids = {name: np.memmap(f'{directory}/{name}.bin', dtype, 'r') for name in shares
                         if os.path.getsize(f'{directory}/{name}.bin')}
-        self.dialogs, self.asking = (_documents(f'{directory}/{name}.lengths')
-                                     for name in ('dialogs', 'retrieval'))
+        self.documents = {name: _documents(f'{directory}/{name}.lengths')
+                          for name in ('dialogs', 'retrieval')}
         self.answers = np.memmap(f'{directory}/retrieval.answers', np.uint8, 'r')
         self.shares = shares
 
@@ -47,15 +47,13 @@ class Rows:
         of it or more. A question without its document teaches nothing. Nor do answers in a row that
         begins amid a document; those of later documents, which begin in the row, do.
         """
-        if name == 'dialogs':
-            firsts, _ = self.dialogs.T
-            is_one = np.full(len(firsts), True)
-        elif name == 'retrieval':
-            firsts, lengths = self.asking.T
-            is_one = (lengths <= length) & (2 * lengths >= length)
-        else:
+        if name not in self.documents:
             return ()
-        return firsts[is_one & (firsts + length <= len(self.ids[name]))]
+        firsts, lengths = self.documents[name]
+        fits = firsts + length <= len(self.ids[name])
+        if name == 'retrieval':
+            fits &= (lengths <= length) & (2 * lengths >= length)
+        return firsts[fits]
 
     def _chances(self, begins):
         """A row's chance of each stream. Retrieval has none where rows hold no document."""
@@ -67,9 +65,9 @@ class Rows:
 
 
 def _documents(path):
-    """[first id, length] of each document of a stream, from the file of its lengths."""
+    """(first ids, lengths) of the documents of a stream, from the file of their lengths."""
     lengths = np.fromfile(path, np.uint32).astype(np.int64)
-    return np.stack([np.cumsum(lengths) - lengths, lengths], 1)
+    return np.cumsum(lengths) - lengths, lengths
 
 
 def held_out(directory, vocabulary, length, num_rows):

@@ -113,7 +113,7 @@ def id_type(vocabulary):
 
 def pack(texts, tokenizer, path, max_ids, end=None):
     """Writes ids of the texts, each followed by `end`, until max_ids. -> ids of each text."""
-    dtype, lengths, num_ids, block = id_type(tokenizer.vocabulary), [], 0, []
+    dtype, lengths, block = id_type(tokenizer.vocabulary), [], []
     tail = [] if end is None else [end]
 
     def write(file):
@@ -121,20 +121,19 @@ def pack(texts, tokenizer, path, max_ids, end=None):
         file.write(np.concatenate(encoded).tobytes())
         block.clear()
         lengths.extend(map(len, encoded))
-        return sum(lengths[-len(encoded):])
 
     with open(path + '.tmp', 'wb') as file:
         for text in texts:
             block.append(text)
             if len(block) == BLOCK:
-                num_ids += write(file)
-                print(f'\r  {os.path.basename(path)}: {num_ids:,} ids', end='', flush=True)
-                if num_ids >= max_ids:
+                write(file)
+                print(f'\r  {os.path.basename(path)}: {sum(lengths):,} ids', end='', flush=True)
+                if sum(lengths) >= max_ids:
                     break
         if block:
-            num_ids += write(file)
+            write(file)
     os.replace(path + '.tmp', path)
-    print(f'\r  {os.path.basename(path)}: {num_ids:,} ids', flush=True)
+    print(f'\r  {os.path.basename(path)}: {sum(lengths):,} ids', flush=True)
     return lengths
 
 
