@@ -4,6 +4,7 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -175,6 +176,9 @@ int RunServer(const ServerOptions& options, const Server::LoadModel& load) {
   signal(SIGUSR2, SIG_IGN);
   server_log = new Log(options.log_level);
   gpr_set_log_function(ForwardGrpcLine);
+  for (const std::string& sentence : MisspeltVariables(environ)) {
+    server_log->Warning("unknown variable", {{"message", sentence}});
+  }
 
   auto opened = Server::Open(options, EndAfterEngineFailure);
   if (!opened.ok()) return FailToStart(opened.status());

@@ -1,5 +1,6 @@
 // `lssar`: the command-line client.
 #include <google/protobuf/stubs/logging.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "clients/cli/interrupt.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
+#include "server/config/options.h"
 
 namespace lssar::cli {
 namespace {
@@ -176,6 +178,7 @@ int Main(int argc, char** argv) {
     PrintError(StrCat(error.what(), "; see --help"));
     return kExitUsage;
   }
+  for (const std::string& sentence : MisspeltVariables(environ)) PrintError(sentence);
   for (const auto& [app, command] : commands) {
     if (!app->parsed()) continue;
     const absl::Status status = command->Run();

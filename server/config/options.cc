@@ -3,13 +3,17 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/str_cat.h"
 #include "runtime/limits.h"
 #include "server/config/flags.h"
@@ -464,6 +468,18 @@ absl::Status CheckBatches(const ServerOptions& options) {
   return absl::InvalidArgumentError("--batch-dir needs the HTTP port: leave --http-listen off out");
 }
 
+std::vector<Flag> AllFlags(ServerOptions& options) {
+  std::vector<Flag> flags = ModelFlags(options.model);
+  for (auto* make_flags : {ServerFlags, ConnectionFlags, HttpFlags, SecurityFlags}) {
+    for (Flag& flag : make_flags(options)) flags.push_back(std::move(flag));
+  }
+  return flags;
+}
+
+// What the clients and the CUDA backend read.
+constexpr absl::string_view kOtherVariables[] = {"LSSAR_API_KEY", "LSSAR_CUDA_OVERLAP",
+                                                 "LSSAR_HISTORY", "LSSAR_SERVER"};
+
 // Parses the command line and the environment. Nullopt: continue.
 std::optional<CommandLine> RunParser(CLI::App& app, std::vector<std::string> known_names, int argc,
                                      const char* const* argv) {
@@ -500,13 +516,33 @@ absl::StatusOr<SpeculativeMethod> ChooseSpeculativeMethod(const ModelOptions& op
 
 void AddModelFlags(CLI::App& app, ModelOptions& options) { AddFlags(app, ModelFlags(options)); }
 
+std::vector<std::string> MisspeltVariables(const char* const* environment) {
+  ServerOptions unused;
+  std::vector<std::string> names = {"config"};
+  for (const Flag& flag : AllFlags(unused)) names.push_back(flag.name);
+  std::vector<std::string> sentences;
+  for (; *environment != nullptr; ++environment) {
+    absl::string_view name = *environment;
+    name = name.substr(0, name.find('='));
+    if (!absl::StartsWith(name, "LSSAR_") ||
+        std::ranges::find(kOtherVariables, name) != std::end(kOtherVariables)) {
+      continue;
+    }
+    const std::string flag =
+        absl::StrReplaceAll(absl::AsciiStrToLower(absl::StripPrefix(name, "LSSAR_")), {{"_", "-"}});
+    const std::string nearest = NearestName(flag, names);
+    if (nearest.empty() || EnvironmentName(nearest) == name) continue;
+    sentences.push_back(StrCat("the variable ", name,
+                               " of the environment is not read; did you mean ",
+                               EnvironmentName(nearest), "?"));
+  }
+  return sentences;
+}
+
 CommandLine ParseCommandLine(int argc, const char* const* argv) {
   CommandLine line;
   CLI::App app("Serves an LSSAR model over gRPC.", "lssar-server");
-  std::vector<Flag> flags = ModelFlags(line.options.model);
-  for (auto* make_flags : {ServerFlags, ConnectionFlags, HttpFlags, SecurityFlags}) {
-    for (Flag& flag : make_flags(line.options)) flags.push_back(std::move(flag));
-  }
+  const std::vector<Flag> flags = AllFlags(line.options);
   AddFlags(app, flags);
 
   std::string config_path;

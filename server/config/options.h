@@ -114,6 +114,10 @@ struct CommandLine {
   std::string text;
 };
 
+// A sentence for each LSSAR_ variable of `environment` (NAME=VALUE, nullptr at the end) that is no
+// flag's and whose name is almost one's.
+std::vector<std::string> MisspeltVariables(const char* const* environment);
+
 // Flags override the environment, which overrides --config FILE, which overrides the defaults.
 // Never throws or prints.
 CommandLine ParseCommandLine(int argc, const char* const* argv);

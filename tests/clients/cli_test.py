@@ -613,6 +613,12 @@ class UsageTest(unittest.TestCase):
                            LSSAR_MAX_MODEL_LEN='64', LSSAR_MODEL=MODEL)
         self.assertEqual((done.returncode, done.stderr), (0, ''))
 
+    def test_a_misspelt_variable_is_named(self):
+        done = run_cli('info', '--json', LSSAR_MAX_MODEL_LENGTH='64', LSSAR_API_KEY='x')
+        self.assertEqual((done.returncode, done.stderr), (
+            0, 'lssar: the variable LSSAR_MAX_MODEL_LENGTH of the environment is not read; did you '
+            'mean LSSAR_MAX_MODEL_LEN?\n'))
+
     def test_addresses_that_are_not_of_the_grpc_port(self):
         self.expect_usage('is a URL; give HOST:PORT', 'info', '--server', 'http://localhost:8080')
         self.expect_usage('has no port', 'info', '--server', 'localhost')

@@ -230,6 +230,29 @@ TEST(OptionsTest, HelpGroupsFlagsAndEndsWithExamples) {
   EXPECT_THAT(line.text.substr(examples), HasSubstr("lssar-server --model models/zoo/lssar-6m\n"));
 }
 
+TEST(OptionsTest, MisspeltVariablesAreNamed) {
+  const char* const environment[] = {"LSSAR_MAX_MODEL_LENGTH=64",
+                                     "LSSAR_MODEL=x",
+                                     "LSSAR_MODELS=x",
+                                     "LSSAR_CONFIG=x",
+                                     "LSSAR_API_KEY=x",
+                                     "LSSAR_API_KEYS=x",
+                                     "LSSAR_HISTORY=",
+                                     "LSSAR_max_model_len=1",
+                                     "LSSAR_1_HOST=a",
+                                     "MAX_MODEL_LEN=1",
+                                     "LSSAR_=1",
+                                     nullptr};
+  const auto sentence = [](const char* name, const char* nearest) {
+    return std::string("the variable ") + name + " of the environment is not read; did you mean " +
+           nearest + "?";
+  };
+  EXPECT_THAT(MisspeltVariables(environment),
+              ElementsAre(sentence("LSSAR_MAX_MODEL_LENGTH", "LSSAR_MAX_MODEL_LEN"),
+                          sentence("LSSAR_MODELS", "LSSAR_MODEL"),
+                          sentence("LSSAR_max_model_len", "LSSAR_MAX_MODEL_LEN")));
+}
+
 TEST(OptionsTest, VersionIsPrinted) {
   const CommandLine line = Parse({"--version"});
   EXPECT_EQ(line.exit_code, 0);
