@@ -18,13 +18,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "base/error_details.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/service.h"
 #include "clients/cli/terminal.h"
-#include "server/auth/admission_control.h"
 #include "server/ops/health_probe.h"
 #include "server/server.h"
 
@@ -192,7 +192,7 @@ absl::Status WaitUntilLoaded(const std::string& server, Service* stub) {
   const auto deadline = std::chrono::steady_clock::now() + kLoadTimeout;
   for (bool is_told = false;; is_told = true) {
     const absl::Status status = DescribeServer(stub).status();  // repeated by gRPC, with pauses
-    if (!absl::StrContains(status.message(), kLoadingMessage)) return absl::OkStatus();
+    if (ErrorReason(status) != kModelLoading) return absl::OkStatus();
     if (std::chrono::steady_clock::now() > deadline) {
       return absl::UnavailableError(
           StrCat(server, " is still loading its model after ", kLoadTimeout.count(), " minutes"));

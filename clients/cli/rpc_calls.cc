@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "base/error_details.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "clients/cli/prefix_key.h"
@@ -40,6 +41,18 @@ float FloatFromHalf(uint16_t bits) {
                                   : std::ldexp(float(mantissa + 1024), exponent - 25);
   if (exponent == 31) magnitude = mantissa == 0 ? HUGE_VALF : std::nanf("");
   return (bits >> 15) != 0 ? -magnitude : magnitude;
+}
+
+// The first of this type in the status details.
+template <typename Detail>
+std::optional<Detail> FindDetail(const grpc::Status& status) {
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) return std::nullopt;
+  for (const auto& any : details.details()) {
+    Detail detail;
+    if (any.UnpackTo(&detail)) return detail;
+  }
+  return std::nullopt;
 }
 
 void AddDelta(const v1::Delta& delta, int64_t now_us, GenerateResult* result) {
@@ -90,23 +103,22 @@ absl::Status ToStatus(const grpc::Status& status) {
   }
   absl::Status result(static_cast<absl::StatusCode>(status.error_code()), message);
   if (const auto delay = RetryDelay(status)) SetRetryDelay(*delay, &result);
+  if (const auto info = FindDetail<google::rpc::ErrorInfo>(status);
+      info && info->domain() == kErrorDomain) {
+    SetErrorReason(info->reason(), &result);
+  }
   return result;
 }
 
 std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status) {
-  google::rpc::Status details;
-  if (!details.ParseFromString(status.error_details())) return std::nullopt;
-  for (const auto& detail : details.details()) {
-    google::rpc::RetryInfo retry;
-    if (!detail.UnpackTo(&retry)) continue;
-    const auto seconds =
-        std::clamp<int64_t>(retry.retry_delay().seconds(), -kMaxDelaySeconds, kMaxDelaySeconds);
-    const std::chrono::microseconds delay =
-        std::chrono::seconds(seconds) +
-        std::chrono::microseconds(retry.retry_delay().nanos() / 1000);
-    return std::max(delay, std::chrono::microseconds(0));
-  }
-  return std::nullopt;
+  const auto retry = FindDetail<google::rpc::RetryInfo>(status);
+  if (!retry) return std::nullopt;
+  const auto seconds =
+      std::clamp<int64_t>(retry->retry_delay().seconds(), -kMaxDelaySeconds, kMaxDelaySeconds);
+  const std::chrono::microseconds delay =
+      std::chrono::seconds(seconds) +
+      std::chrono::microseconds(retry->retry_delay().nanos() / 1000);
+  return std::max(delay, std::chrono::microseconds(0));
 }
 
 absl::Status RetryRefused(Interrupt* interrupt, const std::function<absl::Status()>& call) {

@@ -4,8 +4,8 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "base/error_details.h"
 #include "base/str_cat.h"
-#include "server/grpc/retry_delay.h"
 
 namespace lssar {
 namespace {

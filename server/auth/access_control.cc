@@ -9,11 +9,11 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
+#include "base/error_details.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "runtime/limits.h"
-#include "server/grpc/retry_delay.h"
 
 namespace lssar {
 namespace {

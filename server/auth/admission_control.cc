@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error_details.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 
@@ -106,7 +107,9 @@ absl::Status AdmissionControl::Readiness() const {
 absl::Status AdmissionControl::LockedReadiness() const {
   RETURN_IF_ERROR(closed_);
   if (model_ == nullptr) {
-    return absl::UnavailableError(kLoadingMessage);
+    absl::Status status = absl::UnavailableError("the server is loading its model; retry later");
+    SetErrorReason(kModelLoading, &status);
+    return status;
   }
   return absl::OkStatus();
 }

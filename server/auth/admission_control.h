@@ -24,9 +24,6 @@ namespace lssar {
 class AdmissionControl;
 class LoadedModel;
 
-// What a call is answered while the model is loading; clients know it by this.
-inline constexpr char kLoadingMessage[] = "the server is loading its model; retry later";
-
 // Ends a call at once with the given status. Called from any thread.
 using AbortCallback = std::function<void(const absl::Status&)>;
 

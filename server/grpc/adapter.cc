@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/error_details.h"
 #include "base/field_error.h"
 #include "base/quote.h"
 #include "base/str_cat.h"
@@ -19,7 +20,6 @@
 #include "google/rpc/status.pb.h"
 #include "models/text/tokenizer.h"
 #include "server/config/limits.h"
-#include "server/grpc/retry_delay.h"
 
 namespace lssar {
 namespace {
@@ -119,17 +119,34 @@ std::optional<FieldProblem> FindBadText(const Descriptor& type, const std::strin
   return std::nullopt;
 }
 
-std::string RetryDetails(const absl::Status& status) {
-  const absl::Duration delay = RetryDelay(status);
+google::rpc::RetryInfo RetryInfo(absl::Duration delay) {
   const int64_t seconds = absl::ToInt64Seconds(delay);
   google::rpc::RetryInfo retry;
   retry.mutable_retry_delay()->set_seconds(seconds);
   retry.mutable_retry_delay()->set_nanos(
       int32_t(absl::ToInt64Nanoseconds(delay - absl::Seconds(seconds))));
+  return retry;
+}
+
+google::rpc::ErrorInfo ErrorInfo(const std::string& reason) {
+  google::rpc::ErrorInfo info;
+  info.set_reason(reason);
+  info.set_domain(kErrorDomain);
+  return info;
+}
+
+// A serialized google.rpc.Status; empty if there is nothing to add.
+std::string ErrorDetails(const absl::Status& status) {
   google::rpc::Status details;
+  if (absl::IsResourceExhausted(status)) {
+    details.add_details()->PackFrom(RetryInfo(RetryDelay(status)));
+  }
+  if (const std::string reason = ErrorReason(status); !reason.empty()) {
+    details.add_details()->PackFrom(ErrorInfo(reason));
+  }
+  if (details.details().empty()) return "";
   details.set_code(int32_t(status.code()));
   details.set_message(std::string(status.message()));
-  details.add_details()->PackFrom(retry);
   return details.SerializeAsString();
 }
 
@@ -192,10 +209,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   const auto code = static_cast<grpc::StatusCode>(status.code());
   const std::string message =
       Shorten({status.message().data(), status.message().size()}, limits::kMaxErrorBytes);
-  if (absl::IsResourceExhausted(status)) {
-    return {code, message, RetryDetails(status)};
-  }
-  return {code, message};
+  return {code, message, ErrorDetails(status)};
 }
 
 }  // namespace lssar

@@ -4,11 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/time/time.h"
+#include "base/error_details.h"
 #include "base/field_error.h"
 #include "base/quote.h"
 #include "base/str_cat.h"
 #include "server/config/limits.h"
-#include "server/grpc/retry_delay.h"
 #include "server/http/json_text.h"
 
 namespace lssar {

@@ -11,7 +11,7 @@ from lssar.v1 import inference_pb2 as pb
 from lssar.v1 import inference_pb2_grpc
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / 'python'))
-from scripted_server import retry_details  # noqa: E402
+from scripted_server import loading_details, retry_details  # noqa: E402
 
 
 class FakeService(inference_pb2_grpc.InferenceServicer):
@@ -83,8 +83,8 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
             is_loading = self.num_loading > 0
             self.num_loading -= is_loading
         if is_loading:
-            context.abort(grpc.StatusCode.UNAVAILABLE,
-                          'the server is loading its model; retry later')
+            context.set_trailing_metadata([('grpc-status-details-bin', loading_details())])
+            context.abort(grpc.StatusCode.UNAVAILABLE, 'come back later')
 
     def _run(self, context, answer):
         self._refuse_while_loading(context)

@@ -19,12 +19,23 @@ def field(number, content):
     return bytes([number << 3 | 2, len(content)]) + content
 
 
+def status_details(code, name, content):
+    """google.rpc.Status with one detail, google.rpc.`name`, serialized."""
+    detail = any_pb2.Any(type_url=f'type.googleapis.com/google.rpc.{name}', value=content)
+    return bytes([1 << 3, code.value[0]]) + field(3, detail.SerializeToString())
+
+
 def retry_details(delay_s):
     """google.rpc.Status with a RetryInfo, serialized."""
     duration = duration_pb2.Duration(seconds=int(delay_s), nanos=round(delay_s % 1 * 1e9))
-    retry = any_pb2.Any(type_url='type.googleapis.com/google.rpc.RetryInfo',
-                        value=field(1, duration.SerializeToString()))
-    return bytes([1 << 3, 8]) + field(2, b'full') + field(3, retry.SerializeToString())
+    return status_details(grpc.StatusCode.RESOURCE_EXHAUSTED, 'RetryInfo',
+                          field(1, duration.SerializeToString()))
+
+
+def loading_details():
+    """google.rpc.Status with the ErrorInfo of a server that is loading its model, serialized."""
+    return status_details(grpc.StatusCode.UNAVAILABLE, 'ErrorInfo',
+                          field(1, b'MODEL_LOADING') + field(2, b'lssar'))
 
 
 class Refusal:

@@ -1,5 +1,6 @@
 // Constraints of requests: each is compiled once, and what a request says of it is checked.
 #include "server/api/grammar_cache.h"
+#include "base/error_details.h"
 
 #include <gmock/gmock.h>
 
@@ -10,7 +11,6 @@
 #include <vector>
 
 #include "base/str_cat.h"
-#include "server/grpc/retry_delay.h"
 #include "tests/server/parse_fixture.h"
 #include "tests/server/poll_until.h"
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "tests/server/raw_call.h"
 #include "tests/server/test_server.h"
 
@@ -22,6 +24,13 @@ TEST(LifecycleTest, CallsAreUnavailableWhileLoading) {
   const Generated generated = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(generated.status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(generated.status.error_message(), HasSubstr("loading"));
+  google::rpc::Status details;
+  ASSERT_TRUE(details.ParseFromString(generated.status.error_details()));
+  ASSERT_EQ(details.details_size(), 1);
+  google::rpc::ErrorInfo info;
+  ASSERT_TRUE(details.details(0).UnpackTo(&info));
+  EXPECT_EQ(info.reason(), "MODEL_LOADING");
+  EXPECT_EQ(info.domain(), "lssar");
   EXPECT_EQ(CheckHealth(server.NewChannel(), ""), kNotServing);
   EXPECT_EQ(CheckHealth(server.NewChannel(), kService), kNotServing);
   server.Serve();

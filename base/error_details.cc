@@ -1,4 +1,4 @@
-#include "server/grpc/retry_delay.h"
+#include "base/error_details.h"
 
 #include <cstdint>
 
@@ -12,6 +12,7 @@ namespace {
 // Type of the status payload that holds the delay in nanoseconds.
 constexpr char kDelayUrl[] = "lssar/retry_delay_ns";
 constexpr char kNeverUrl[] = "lssar/never_retry";
+constexpr char kReasonUrl[] = "lssar/error_reason";
 
 }  // namespace
 
@@ -34,6 +35,15 @@ absl::Duration RetryDelay(const absl::Status& status) {
   int64_t delay_ns = 0;
   if (!payload || !absl::SimpleAtoi(std::string(*payload), &delay_ns)) return kDefaultRetryDelay;
   return absl::Nanoseconds(delay_ns);
+}
+
+void SetErrorReason(std::string_view reason, absl::Status* status) {
+  status->SetPayload(kReasonUrl, absl::Cord(absl::string_view(reason.data(), reason.size())));
+}
+
+std::string ErrorReason(const absl::Status& status) {
+  const auto payload = status.GetPayload(kReasonUrl);
+  return payload ? std::string(*payload) : "";
 }
 
 }  // namespace lssar

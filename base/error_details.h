@@ -1,9 +1,11 @@
-// The retry delay that a RESOURCE_EXHAUSTED status carries to the client.
-#ifndef LSSAR_SERVER_GRPC_RETRY_DELAY_H_
-#define LSSAR_SERVER_GRPC_RETRY_DELAY_H_
+// What a status tells the client beside its code and message: when to ask again, and why the server
+// refused in a form for programs.
+#ifndef LSSAR_BASE_ERROR_DETAILS_H_
+#define LSSAR_BASE_ERROR_DETAILS_H_
 
 #include <chrono>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -12,6 +14,11 @@ namespace lssar {
 
 // Used where the server cannot tell when the limit will allow another request.
 inline constexpr absl::Duration kDefaultRetryDelay = absl::Milliseconds(500);
+
+// The domain of the reasons in google.rpc.ErrorInfo.
+inline constexpr char kErrorDomain[] = "lssar";
+// The server has not loaded its model yet.
+inline constexpr char kModelLoading[] = "MODEL_LOADING";
 
 // RESOURCE_EXHAUSTED; the limit allows the request again after `delay`.
 absl::Status RetryAfter(std::chrono::nanoseconds delay, const std::string& message);
@@ -24,6 +31,11 @@ bool MayRetry(const absl::Status& status);
 // HTTP as Retry-After.
 absl::Duration RetryDelay(const absl::Status& status);
 
+// One of the constants above; gRPC sends it as google.rpc.ErrorInfo.
+void SetErrorReason(std::string_view reason, absl::Status* status);
+// Empty without one.
+std::string ErrorReason(const absl::Status& status);
+
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_GRPC_RETRY_DELAY_H_
+#endif  // LSSAR_BASE_ERROR_DETAILS_H_
