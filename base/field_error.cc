@@ -34,8 +34,17 @@ absl::Status RefusedField(std::string_view path, std::string_view reason) {
                    StrCat("is refused: ", reason));
 }
 
+absl::Status UnmetField(std::string_view path, std::string_view problem) {
+  return WithField(absl::FailedPreconditionError(StrCat(path, " ", problem)), path, problem);
+}
+
 FieldProblem FieldProblemOf(const absl::Status& status) {
   return {.path = PayloadOf(status, kPathUrl), .problem = PayloadOf(status, kProblemUrl)};
+}
+
+absl::Status WithFieldPath(const absl::Status& status, std::string_view path) {
+  const std::string problem = FieldProblemOf(status).problem;
+  return WithField(absl::Status(status.code(), StrCat(path, " ", problem)), path, problem);
 }
 
 }  // namespace lssar

@@ -19,11 +19,18 @@ absl::Status FieldError(std::string_view path, std::string_view problem,
 // "is refused: REASON".
 absl::Status RefusedField(std::string_view path, std::string_view reason);
 
+// FAILED_PRECONDITION "PATH PROBLEM": a valid field that asks for what this checkpoint or server
+// lacks.
+absl::Status UnmetField(std::string_view path, std::string_view problem);
+
 struct FieldProblem {
   std::string path;     // empty: the status is not about a field
   std::string problem;  // "is 2; it must be in (0, 1]"
 };
 FieldProblem FieldProblemOf(const absl::Status& status);
+
+// "PATH PROBLEM" with the code and problem of `status`, which is about a field.
+absl::Status WithFieldPath(const absl::Status& status, std::string_view path);
 
 }  // namespace lssar
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/field_error.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "base/thread_name.h"
@@ -143,8 +144,8 @@ absl::StatusOr<Engine::Handle> Engine::Submit(Request request, std::shared_ptr<O
   RETURN_IF_ERROR(CheckFits(request, options_, kv_cache_->Layout()));
   const GenerateParams* const generate = request.Generate();
   if (generate != nullptr && !generate->stop_strings.empty() && checkpoint_->tokenizer == nullptr) {
-    return absl::FailedPreconditionError(
-        "stop_strings: this checkpoint has no tokenizer, so its output has no text to match");
+    return UnmetField("stop_strings",
+                      "is set, and this checkpoint has no tokenizer, so its output has no text");
   }
   auto group = std::make_unique<SequenceGroup>();
   group->required = RequiredResourcesOf(request, kv_cache_->Layout());

@@ -416,6 +416,15 @@ class SchemaReader {
                  " properties that are not required; it may have ", kMaxOptionalProperties),
           path);
     }
+    if (schema->contains("maxProperties") || schema->value("minProperties", 0) > 0) {
+      num_counted_ += num_optional;
+    }
+    if (num_counted_ > kMaxCountedProperties) {
+      return Refused(
+          StrCat("has minProperties or maxProperties over ", num_counted_,
+                 " properties that are not required; it may have ", kMaxCountedProperties),
+          path);
+    }
     num_properties_ += num_properties;
     // A name may come twice, and counts once.
     if (names_are_open && schema->contains("minProperties") && (*schema)["minProperties"] > 1) {
@@ -521,6 +530,7 @@ class SchemaReader {
   Json root_;
   std::vector<const Json*> schemas_;  // objects, parents first
   int num_properties_ = 0;            // of all objects
+  int num_counted_ = 0;               // that are not required, of objects with a count of them
   std::unordered_map<const Json*, bool> finite_;
   std::unordered_map<std::string, const Json*> targets_;  // of references
 };

@@ -16,6 +16,9 @@ inline constexpr int kMaxSchemaValues = 20000;  // values, at any depth
 // compiles within about 2 s (docs/decisions/models.md).
 inline constexpr int kMaxSchemaProperties = 3000;
 inline constexpr int kMaxOptionalProperties = 500;
+// Properties that are not required, of all objects with minProperties or maxProperties: their cost
+// grows with the cube of their number.
+inline constexpr int kMaxCountedProperties = 100;
 inline constexpr int kMaxSchemaRepeats = 10000;  // minItems, maxLength and the like
 
 // Returns `schema` as the compiler reads it: a value that fits the result fits the schema. What the

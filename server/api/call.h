@@ -40,7 +40,7 @@ class Call : public std::enable_shared_from_this<Call>, private SubRequests::Own
   virtual absl::Status OnAdmission(const absl::Status& status) { return status; }
   // Sets the method's request. Worker thread.
   virtual absl::Status Decode() = 0;
-  // An error of the method's Parse in the port's own names for the fields.
+  // An error of the method's Parse or of the engine in the port's own names for the fields.
   virtual absl::Status InPortsNames(const absl::Status& status) const { return status; }
   // The request has been parsed.
   virtual absl::Status OnParsed(const std::vector<SubRequest>& /*items*/) {
@@ -76,7 +76,7 @@ class Call : public std::enable_shared_from_this<Call>, private SubRequests::Own
   void RetryLater(std::chrono::milliseconds delay) final;
   void OnItemEnd(int item, const RequestStats& stats) final;
   void OnItemsEnd(const absl::Status& status, const RequestStats& total) final {
-    End(status, total);
+    End(InPortsNames(status), total);
   }
 
   SubRequests items_{&context_, this};

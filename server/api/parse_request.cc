@@ -123,8 +123,8 @@ absl::Status CutBehindLastMessage(std::vector<ChatMessage> messages, const Rende
 absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& context) {
   const Checkpoint& checkpoint = *context.checkpoint;
   if (!checkpoint.chat_template) {
-    return absl::FailedPreconditionError(
-        StrCat("chat: checkpoint ", checkpoint.name, " has no chat template; send text"));
+    return UnmetField("chat", StrCat("is set, and checkpoint ", checkpoint.name,
+                                     " has no chat template; send text"));
   }
   if (chat.messages().empty()) {
     return FieldError("chat.messages", "is empty; it must have at least one message");
@@ -195,9 +195,9 @@ PowerChange ReadPower(const Message& message) {
 absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
                                    const ParseContext& context, Request* request) {
   if (!context.allow_attention_override) {
-    return absl::FailedPreconditionError(
-        "attention_override is set, and this server does not allow it "
-        "(lssar-server --allow-attention-override)");
+    return UnmetField("attention_override",
+                      "is set, and this server does not allow it "
+                      "(lssar-server --allow-attention-override)");
   }
   const ModelConfig& config = context.checkpoint->config;
   PowerChange power = ReadPower(message);
@@ -236,9 +236,8 @@ absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
 // A client that pinned a checkpoint must not get the results of another one.
 absl::Status CheckCheckpoint(std::string_view hash, const Checkpoint& checkpoint) {
   if (hash.empty() || hash == checkpoint.hash) return absl::OkStatus();
-  return absl::FailedPreconditionError(StrCat("checkpoint_hash is ", Quote(hash),
-                                              "; this server serves ", checkpoint.name, ", ",
-                                              Quote(checkpoint.hash)));
+  return UnmetField("checkpoint_hash", StrCat("is ", Quote(hash), "; this server serves ",
+                                              checkpoint.name, ", ", Quote(checkpoint.hash)));
 }
 
 // After the request's attention.
@@ -246,8 +245,8 @@ absl::Status ReadSteering(const google::protobuf::RepeatedPtrField<v1::Steering>
                           const ParseContext& context, Request* request) {
   if (messages.empty()) return absl::OkStatus();
   if (!context.allow_steering) {
-    return absl::FailedPreconditionError(
-        "steering is set, and this server does not allow it (lssar-server --allow-steering)");
+    return UnmetField("steering",
+                      "is set, and this server does not allow it (lssar-server --allow-steering)");
   }
   RETURN_IF_ERROR(CheckCount("steering", size_t(messages.size()), 0, limits::kMaxSteeringVectors));
   const ModelConfig& config = context.checkpoint->config;
@@ -518,8 +517,8 @@ absl::Status ReadConstraint(const v1::GenerateRequest& message, const ParseConte
   RETURN_IF_ERROR(CheckText(field, constraint.source.text));
   const Checkpoint& checkpoint = *context.checkpoint;
   if (checkpoint.tokenizer == nullptr) {
-    return absl::FailedPreconditionError(
-        StrCat(field, ": this checkpoint has no tokenizer, so a text cannot be constrained"));
+    return UnmetField(
+        field, "is set, and this checkpoint has no tokenizer, so a text cannot be constrained");
   }
   if (context.grammars == nullptr) {
     return absl::UnimplementedError(StrCat(field, ": there are no constraints here"));
@@ -641,8 +640,8 @@ class ItemReader {
     }
     if (!context_ids_.empty()) return absl::OkStatus();
     if (!checkpoint_.config.bos_id) {
-      return absl::FailedPreconditionError(StrCat(field_, ".context is empty, and checkpoint ",
-                                                  checkpoint_.name, " has no BOS to use instead"));
+      return UnmetField(field_ + ".context", StrCat("is empty, and checkpoint ", checkpoint_.name,
+                                                    " has no BOS to use instead"));
     }
     context_ids_ = {*checkpoint_.config.bos_id};
     return absl::OkStatus();
@@ -901,8 +900,7 @@ absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field, std::
                                                  std::span<const int32_t> bos) {
   const Tokenizer* const tokenizer = context.checkpoint->tokenizer.get();
   if (tokenizer == nullptr) {
-    return absl::FailedPreconditionError(
-        StrCat(field, " is text, and this checkpoint has no tokenizer; send token ids"));
+    return UnmetField(field, "is text, and this checkpoint has no tokenizer; send token ids");
   }
   RETURN_IF_ERROR(CheckTextBytes(field, text.size(), context));
   RETURN_IF_ERROR(CheckText(field, text));
@@ -964,6 +962,10 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
                                        const ParseContext& context) {
   RETURN_IF_ERROR(CheckCount("items", size_t(message.items_size()), 1, limits::kMaxScoreItems));
   RETURN_IF_ERROR(CheckRange("top_logprobs", message.top_logprobs(), 0, limits::kMaxLogprobs));
+  if (message.top_logprobs() > 0 && !message.per_token()) {
+    return FieldError("top_logprobs", StrCat("is ", message.top_logprobs(),
+                                             "; it may be set only where per_token is true"));
+  }
   RETURN_IF_ERROR(CheckCount("logprob_token_ids", size_t(message.logprob_token_ids_size()), 0,
                              limits::kMaxLogprobIds));
   ASSIGN_OR_RETURN(const std::vector<int32_t> logprob_ids,
@@ -995,7 +997,7 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
     request.cache_salt = shared.cache_salt;
     request.attention = shared.attention;
     request.steering = shared.steering;
-    request.Score()->num_logprobs = parsed.per_token ? message.top_logprobs() : 0;
+    request.Score()->num_logprobs = message.top_logprobs();
     request.Score()->logprob_ids = logprob_ids;
     request.Score()->full_distribution = message.full_distribution();
     for (Request& part : SplitByRopeBase(std::move(request), context.checkpoint->config)) {
@@ -1030,9 +1032,8 @@ absl::StatusOr<std::vector<Request>> ParseEmbed(const v1::EmbedRequest& message,
     return ValueError("dtype", Quote(message.dtype()), "\"fp32\" or \"fp16\"");
   }
   if (params.apply_head && context.checkpoint->model->NumHeadOutputs() == 0) {
-    return absl::FailedPreconditionError(StrCat("apply_head is true, but checkpoint ",
-                                                context.checkpoint->name,
-                                                " has no regression head (head.weight)"));
+    return UnmetField("apply_head", StrCat("is true, but checkpoint ", context.checkpoint->name,
+                                           " has no regression head (head.weight)"));
   }
   std::vector<Request> requests;
   for (int i = 0; i < message.inputs_size(); ++i) {
@@ -1093,8 +1094,8 @@ absl::StatusOr<std::vector<int32_t>> ParseTokenize(const v1::TokenizeRequest& me
     bos.clear();
     if (message.add_bos()) {
       if (!checkpoint.config.bos_id) {
-        return absl::FailedPreconditionError(
-            StrCat("add_bos is true; checkpoint ", checkpoint.name, " has no BOS"));
+        return UnmetField("add_bos",
+                          StrCat("is true; checkpoint ", checkpoint.name, " has no BOS"));
       }
       bos = {*checkpoint.config.bos_id};
     }

@@ -769,7 +769,7 @@ absl::Status WithHttpNames(const absl::Status& status, const FieldNames& names) 
   }
   if (const size_t ids = path.find(kIds); ids != std::string::npos) path.erase(ids, kIds.size());
   if (path.ends_with(kText)) path.resize(path.size() - kText.size());
-  return FieldError(path, field.problem);
+  return WithFieldPath(status, path);
 }
 
 }  // namespace lssar

@@ -97,7 +97,8 @@ constexpr std::array kGroups = std::to_array<Group>({
      "dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold mirostat_tau "
      "mirostat_eta"},
     {kHarmless, kEmbeddingBody, "truncation_side"},
-    {kHarmless, kMessage, "annotations cache_control"},
+    // A template that reads `name` is refused when the checkpoint is loaded.
+    {kHarmless, kMessage, "name annotations cache_control"},
     {kHarmless, kInputItem, "id status phase"},
     {kHarmless, kContentPart, "annotations cache_control citations logprobs"},
     {kHarmless, kResponsesBody,
@@ -214,7 +215,7 @@ constexpr std::array kGroups = std::to_array<Group>({
     {kRefused, kTokenizeBody, "with_pieces", "its name here is return_token_strs"},
     {kRefused, kMessage, "tool_calls tool_call_id function_call tools",
      "this server calls no tools"},
-    {kRefused, kMessage, "name refusal", "a chat template gets role and content alone", R"([""])"},
+    {kRefused, kMessage, "refusal", "a chat template gets role and content alone", R"([""])"},
     {kRefused, kMessage, "audio", "this server's models read text alone"},
     {kRefused, kMessage, "reasoning reasoning_content",
      "this server's models have no mode of reasoning"},

@@ -152,6 +152,7 @@ class OverrideTest(unittest.TestCase):
             self.assertEqual(reply.status, 400)
             self.assertIn('checkpoint_hash is "0000000000000000"; this server serves',
                           reply.error()["message"])
+            self.assertEqual(reply.error()["param"], "checkpoint_hash")
 
 
 class ReceiptTest(unittest.TestCase):

@@ -380,5 +380,47 @@ class HttpTest(unittest.TestCase):
         self.assertNotEqual(bad.headers["X-Request-Id"], "a b")
 
 
+class MissingPartsTest(unittest.TestCase):
+    """A checkpoint without a tokenizer, a chat template and a head, on a server that allows little:
+    the errors have this API's names for the fields."""
+
+    def test_each_field_is_named(self) -> None:
+        ids = {"prompt": [1, 2, 3], "max_tokens": 2}
+        cases: tuple[tuple[str, dict[str, Any], str, str], ...] = (
+            ("/v1/completions", {"prompt": "x"}, "prompt",
+             "prompt is text, and this checkpoint has no tokenizer; send token ids"),
+            ("/v1/chat/completions", CHAT, "messages",
+             "messages is set, and checkpoint gpt_lssar has no chat template; send text"),
+            ("/v1/messages", {**CHAT, "max_tokens": 2}, "messages",
+             "messages is set, and checkpoint gpt_lssar has no chat template; send text"),
+            ("/v1/responses", {"input": "x"}, "input",
+             "input is set, and checkpoint gpt_lssar has no chat template; send text"),
+            ("/v1/completions", {**ids, "stop": ["x"]}, "stop",
+             "stop is set, and this checkpoint has no tokenizer, so its output has no text"),
+            ("/v1/completions", {**ids, "guided_regex": "a"}, "guided_regex",
+             "guided_regex is set, and this checkpoint has no tokenizer"),
+            ("/v1/completions", {**ids, "attention_override": {"p": 3}}, "attention_override",
+             "attention_override is set, and this server does not allow it"),
+            ("/v1/completions", {**ids, "checkpoint_hash": "0"}, "checkpoint_hash",
+             'checkpoint_hash is "0"; this server serves gpt_lssar'),
+            ("/v1/score", {"items": [{"context": "x", "continuations": [[1]]}]},
+             "items[0].context", "items[0].context is text, and this checkpoint has no tokenizer"),
+            ("/tokenize", {"prompt": "x"}, "prompt", "prompt is text, and this checkpoint has no"),
+        )
+        other = Server(model="tests/golden/gpt_lssar")
+        try:
+            for path, body, param, message in cases:
+                with self.subTest(path=path, param=param):
+                    reply = other.request("POST", path, body)
+                    self.assertEqual(reply.status, 400, reply.body)
+                    error = reply.error()
+                    self.assertIn(message, error["message"])
+                    if path != "/v1/messages":  # Anthropic's errors have none
+                        self.assertEqual(error["param"], param)
+            self.assertEqual(other.request("POST", "/v1/completions", ids).status, 200)
+        finally:
+            self.assertEqual(other.stop(), 0)
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

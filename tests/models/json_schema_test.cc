@@ -162,6 +162,17 @@ TEST(JsonSchema, SizeAndDepthAreBounded) {
   };
   EXPECT_EQ(Refusal(object(0, 501)),
             "has an object of 501 properties that are not required; it may have 500 (at \"#\")");
+  const auto counted = [&object](int first, int count, const char* bound) {
+    return object(first, count).insert(1, StrCat(bound, ","));
+  };
+  EXPECT_TRUE(PrepareJsonSchema(counted(0, 100, R"("minProperties":2)")).ok());
+  EXPECT_TRUE(PrepareJsonSchema(counted(0, 500, R"("minProperties":0)")).ok());
+  for (const char* const bound : {R"("minProperties":1)", R"("maxProperties":2000)"}) {
+    EXPECT_EQ(
+        Refusal(R"({"anyOf":[)" + counted(0, 50, bound) + "," + counted(50, 51, bound) + "]}"),
+        "has minProperties or maxProperties over 101 properties that are not required; it may "
+        "have 100 (at \"#/anyOf/1\")");
+  }
   std::string objects;
   for (int i = 0; i < 6; ++i) objects += StrCat(i == 0 ? "" : ",", object(500 * i, 500));
   EXPECT_TRUE(PrepareJsonSchema(R"({"anyOf":[)" + objects + "]}").ok());

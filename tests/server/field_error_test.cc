@@ -48,7 +48,10 @@ TEST(FieldErrorTest, HttpHasNamesOfItsOwn) {
   EXPECT_EQ(in_http("items[2].continuations[1].text", {}), "items[2].continuations[1]");
   EXPECT_EQ(WithHttpNames(RefusedField("chat", "no user"), PromptNames("messages")).message(),
             "messages is refused: no user");
-  const absl::Status other = absl::FailedPreconditionError("text is text, and ...");
+  const absl::Status unmet = WithHttpNames(UnmetField("text", "is text, and ..."), names);
+  EXPECT_EQ(unmet.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(unmet.message(), "input is text, and ...");
+  const absl::Status other = absl::FailedPreconditionError("no model");
   EXPECT_EQ(WithHttpNames(other, names), other);
 }
 

@@ -199,6 +199,8 @@ INSTANTIATE_TEST_SUITE_P(
                  "together they must be at most max_model_len 128"},
         BadScore{"TopLow", [](R& r) { r.set_top_logprobs(-1); },
                  "top_logprobs is -1; it must be in [0, 20]"},
+        BadScore{"TopAlone", [](R& r) { r.set_top_logprobs(2); },
+                 "top_logprobs is 2; it may be set only where per_token is true"},
         BadScore{"TopHigh", [](R& r) { r.set_top_logprobs(21); }, "top_logprobs is 21;"},
         BadScore{"PriorityLow", [](R& r) { r.set_priority(-11); },
                  "priority is -11; it must be in [-10, 10]"},
