@@ -33,8 +33,8 @@ absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messag
 //           far below it
 grpc::ByteBuffer WriteMessage(const google::protobuf::Message& message);
 
-// Keeps code and message. RESOURCE_EXHAUSTED carries google.rpc.RetryInfo with RetryDelay(status), a
-// status with an ErrorReason google.rpc.ErrorInfo.
+// Keeps code and message. RESOURCE_EXHAUSTED carries google.rpc.RetryInfo with RetryDelay(status),
+// what has an ErrorReason google.rpc.ErrorInfo.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
 }  // namespace lssar

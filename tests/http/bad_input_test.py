@@ -415,8 +415,7 @@ class MissingPartsTest(unittest.TestCase):
                     self.assertEqual(reply.status, 400, reply.body)
                     error = reply.error()
                     self.assertIn(message, error["message"])
-                    if path != "/v1/messages":  # Anthropic's errors have none
-                        self.assertEqual(error["param"], param)
+                    self.assertEqual(error["param"], param)
             self.assertEqual(other.request("POST", "/v1/completions", ids).status, 200)
         finally:
             self.assertEqual(other.stop(), 0)

@@ -1301,10 +1301,9 @@ class VerifyTest(unittest.TestCase):
         # Its first step takes longer than a millisecond, so its watchdog ends it.
         program.write_text('#!/usr/bin/python3\n'
                            'import os, sys\n'
-                           'arguments = sys.argv[1:]\n'
-                           'if "reference" in arguments:\n'
-                           '    arguments[arguments.index("--step-timeout") + 1] = "1ms"\n'
-                           f'os.execv({SERVER!r}, [{SERVER!r}, *arguments])\n')
+                           'if "reference" in sys.argv:\n'
+                           '    os.environ["LSSAR_STEP_TIMEOUT"] = "1ms"\n'
+                           f'os.execv({SERVER!r}, [{SERVER!r}, *sys.argv[1:]])\n')
         program.chmod(0o755)
         with unittest.mock.patch.dict(os.environ, LSSAR_SERVER=str(program)):
             shown = []

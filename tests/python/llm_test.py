@@ -22,6 +22,7 @@ import numpy
 import lssar
 import programs
 from lssar import LLM, SamplingParams, kl
+from lssar._server import OwnServer
 
 SERVER = os.environ['LSSAR_SERVER']
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -246,6 +247,19 @@ class LlmTest(unittest.TestCase):
         thread.join()
         with made[0] as llm:
             self.assertTrue(llm.generate('The river', GREEDY)[0].text)
+
+
+class OwnServerTest(unittest.TestCase):
+
+    def test_a_step_may_take_as_long_as_a_busy_machine_needs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder, 'server')
+            program.write_text('#!/bin/sh\necho "limit ${LSSAR_STEP_TIMEOUT}."\nexit 1\n')
+            program.chmod(0o755)
+            for environment, limit in ((None, '0'), ({}, '0'),
+                                       ({'LSSAR_STEP_TIMEOUT': '5s'}, '5s')):
+                with self.assertRaisesRegex(RuntimeError, f'limit {limit}[.]'):
+                    OwnServer('x', program=str(program), environment=environment)
 
 
 class PackageTest(unittest.TestCase):

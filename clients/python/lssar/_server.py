@@ -72,7 +72,8 @@ class OwnServer:
             program: path of the executable, or its name in PATH.
             flags: of lssar-server, such as ('--threads', '4').
             has_http: also opens an HTTP port, which each user of this machine can reach.
-            environment: of the process; default: that of this one, with its LSSAR_ variables.
+            environment: of the process; default: that of this one, with its LSSAR_ variables. Steps
+                have no limit of time where neither this nor a flag sets one.
 
         Errors: RuntimeError with the end of its log, where it does not start; FileNotFoundError.
         """
@@ -84,7 +85,10 @@ class OwnServer:
         self._command = [*_end_with_parent(), path, '--model', model, '--listen', self.address,
                          '--http-listen', '127.0.0.1:0' if has_http else 'off', *flags]
         self.http_address = ''
-        self._environment = environment
+        # A slow device, or a process that waits for busy ones, is not a stuck one, and nobody would
+        # start this server again.
+        self._environment = {'LSSAR_STEP_TIMEOUT': '0',
+                             **(os.environ if environment is None else environment)}
         self._log: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
         started: queue.SimpleQueue[subprocess.Popen[str] | OSError] = queue.SimpleQueue()
         self._is_serving = threading.Event()
