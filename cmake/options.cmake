@@ -61,19 +61,24 @@ function(lssar_test_cost test seconds)
   set_tests_properties(${test} PROPERTIES COST ${seconds})
 endfunction()
 
-# Adds a GoogleTest program; each of its tests becomes one ctest case.
+# Adds a GoogleTest program; each of its tests becomes one ctest case. GPU: some run on the GPU, if
+# this machine has one, one after another then: they tell its free memory.
 function(lssar_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "GPU" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock GTest::gtest_main lssar::options)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 400)
   endif()
   lssar_scale_timeout(arg_TIMEOUT)
+  set(lock)
+  if(arg_GPU AND LSSAR_CUDA_ENABLED AND EXISTS /dev/nvidiactl)
+    set(lock RESOURCE_LOCK gpu)
+  endif()
   # Test parameters have names; printing their bytes in the test name would not help.
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" ${lock})
 endfunction()
 
 # lssar_server_process_test(NAME FILE SECONDS [SERVER TARGET])

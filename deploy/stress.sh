@@ -5,6 +5,10 @@
 #
 #   sh deploy/stress.sh 20
 #   sh deploy/stress.sh 20 -R EngineTest    the rest is for ctest: the tests whose names match
+#
+# The same command goes on where it was stopped: rounds of this commit with the same arguments for
+# ctest are kept, and one that was interrupted runs again. Rounds of anything else, and of a tree
+# with changes, are deleted at the start.
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/steps.sh
@@ -20,6 +24,7 @@ shift
 
 results=build/stress
 log=$results/log
+of=$results/of # what the rounds there are of
 load_pids=
 
 at_end() {
@@ -32,8 +37,19 @@ busy() {
   while :; do :; done
 }
 
+# The commit and the arguments; nothing: the tree has changes.
+describe() {
+  if [ -z "$(git status --porcelain 2>&1)" ]; then
+    printf '%s\n' "$(git rev-parse HEAD)" "$@"
+  fi
+}
+
 start_log
-rm -f "$results"/round-*
+described=$(describe "$@")
+if [ -z "$described" ] || [ ! -f "$of" ] || [ "$described" != "$(cat "$of")" ]; then
+  rm -f "$results"/round-*
+fi
+printf '%s\n' "$described" >"$of"
 
 say "Building build/ci (cmake --preset ci && cmake --build --preset ci)"
 logged cmake --preset ci
@@ -46,15 +62,24 @@ load_pids="$load_pids $!"
 
 round=1
 while [ "$round" -le "$rounds" ]; do
+  finished=$results/round-$round.log
+  if [ -f "$finished" ]; then
+    say "Round $round of $rounds ran before"
+    grep -E '^[0-9]+% tests passed|^Total Test time' "$finished"
+    round=$((round + 1))
+    continue
+  fi
   say "Round $round of $rounds ($(date +%H:%M:%S))"
+  running=$results/running.log
   code=0
-  ctest --preset ci --parallel 4 "$@" >"$results/round-$round.log" 2>&1 </dev/null || code=$?
+  ctest --preset ci --parallel 4 "$@" >"$running" 2>&1 </dev/null || code=$?
   # ctest ends with 8 where tests failed. Without its summary it ran none.
-  if ! grep -E '^[0-9]+% tests passed|^Total Test time' "$results/round-$round.log" ||
+  if ! grep -E '^[0-9]+% tests passed|^Total Test time' "$running" ||
     { [ "$code" -ne 0 ] && [ "$code" -ne 8 ]; }; then
-    tail -n 20 "$results/round-$round.log"
+    tail -n 20 "$running"
     exit 2
   fi
+  mv "$running" "$finished"
   round=$((round + 1))
 done
 

@@ -204,7 +204,8 @@ int RunServer(const ServerOptions& options, const Server::LoadModel& load) {
   }
   NotifyServiceManager("STOPPING=1");
   const int exit_code = server->Shutdown(options.drain_timeout) ? kExitOk : kExitFailure;
-  if (server->IsReloading()) Exit(exit_code);  // a load cannot be interrupted, and may take minutes
+  // A load cannot be interrupted, and may take minutes. No thread may outlive main.
+  if (server->IsReloading() || server->IsExporting()) Exit(exit_code);
   return exit_code;
 }
 

@@ -6,6 +6,7 @@
 #include <grpcpp/resource_quota.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <optional>
@@ -249,6 +250,7 @@ struct Server::State {
 
   std::mutex shutdown_mutex;
   std::optional<bool> shutdown_result;
+  std::atomic<bool> is_exporting = false;  // after shutdown: traces' thread has not ended
 };
 
 absl::Status Server::State::OpenTraces() {
@@ -584,6 +586,8 @@ void Server::Reload() {
 
 bool Server::IsReloading() const { return state_->models.IsLoading(); }
 
+bool Server::IsExporting() const { return state_->is_exporting; }
+
 bool Server::Shutdown(absl::Duration limit) {
   const std::lock_guard lock(state_->shutdown_mutex);
   if (state_->shutdown_result) return *state_->shutdown_result;
@@ -606,7 +610,7 @@ bool Server::Shutdown(absl::Duration limit) {
   }
   if (state_->connections != nullptr) state_->connections->StopAccepting();
   state_->StopGrpc(std::chrono::system_clock::now() + kFlushTime);
-  if (state_->traces != nullptr) state_->traces->Stop(kSpanFlushTime);
+  if (state_->traces != nullptr) state_->is_exporting = !state_->traces->Stop(kSpanFlushTime);
   state_->shutdown_result = is_clean;
   state_->log.Info("stopped", {{"aborted_calls", !is_clean}});
   return is_clean;

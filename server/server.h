@@ -63,6 +63,9 @@ class Server {
   void Reload();
   // A reload loads a model: the destructor would wait for it.
   bool IsReloading() const;
+  // After Shutdown: a thread still waits for the collector of traces. The process must end by
+  // std::_Exit.
+  bool IsExporting() const;
 
   // Sets health to NOT_SERVING, rejects new calls with UNAVAILABLE, waits up to `limit` for running
   // calls to finish and aborts the rest. True if no call was aborted. Idempotent: later calls

@@ -29,19 +29,24 @@ def clean_environment(**extra: str) -> dict[str, str]:
                if not name.startswith(('LSSAR_', 'EDGE_', 'CLUSTER_'))}, **extra}
 
 
-_given_ports: set[int] = set()
+_leases: list[socket.socket] = []  # until this process ends
 
 
 def free_port() -> int:
-    """A port on which nothing listens, another one each time. It is below the range from which the
-    kernel takes the ports of outgoing connections, so that none has it before it is used."""
+    """A port on which nothing listens, and that no other call of any process is given while this
+    one lives: a socket of that name tells them. It is below the range from which the kernel takes
+    the ports of outgoing connections, so that none has it before it is used."""
     low = int(pathlib.Path('/proc/sys/net/ipv4/ip_local_port_range').read_text().split()[0])
     while True:
         port = random.randrange(low // 2, low)
-        if port in _given_ports:
-            continue
-        with contextlib.suppress(OSError), socket.create_server(('127.0.0.1', port)):
-            _given_ports.add(port)
+        lease = socket.socket(socket.AF_UNIX)
+        try:
+            lease.bind(f'\0lssar-port-{port}')
+            socket.create_server(('127.0.0.1', port)).close()
+        except OSError:  # somebody has it
+            lease.close()
+        else:
+            _leases.append(lease)
             return port
 
 
@@ -190,7 +195,9 @@ class Cluster:
     def __enter__(self) -> Cluster:
         self._stack = contextlib.ExitStack()
         with self._stack:
-            self._folder = pathlib.Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+            # Not in TMPDIR, which may be longer than a socket's path.
+            self._folder = pathlib.Path(self._stack.enter_context(
+                tempfile.TemporaryDirectory(dir='/tmp')))
             for replica in self.replicas:
                 replica.start()
                 self._stack.callback(lambda r=replica: r.process.end())

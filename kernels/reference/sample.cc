@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,37 +24,41 @@ double ToFloatRange(double score) {
   return double{float(std::clamp(score, -kLargest, kLargest))};
 }
 
-// logits: those of the ids that may be drawn.
-std::map<int32_t, double> Scores(std::span<const float> logits, const SampleRequest& row) {
+// By id; nullopt: it may not be drawn. logits: those of the ids that may be.
+std::vector<std::optional<double>> Scores(std::span<const float> logits, const SampleRequest& row) {
   const SamplingParams& params = *row.params;
-  std::map<int32_t, double> scores;
+  std::vector<std::optional<double>> scores(logits.size());
+  const auto has = [&scores](int32_t id) {
+    return size_t(id) < scores.size() && scores[size_t(id)].has_value();
+  };
   if (params.allowed_ids.empty()) {
-    for (size_t id = 0; id < logits.size(); ++id) {
-      scores.emplace_hint(scores.end(), int32_t(id), logits[id]);
-    }
+    for (size_t id = 0; id < logits.size(); ++id) scores[id] = logits[id];
   }
   for (const int32_t id : params.allowed_ids) {
-    if (size_t(id) < logits.size()) scores[id] = logits[size_t(id)];
+    if (size_t(id) < logits.size()) scores[size_t(id)] = logits[size_t(id)];
   }
-  for (const int32_t id : params.banned_ids) scores.erase(id);
+  for (const int32_t id : params.banned_ids) {
+    if (has(id)) scores[size_t(id)].reset();
+  }
   if (!row.mask.empty()) {
-    std::erase_if(scores,
-                  [&](const auto& score) { return !MaskHas(row.mask, size_t(score.first)); });
+    for (size_t id = 0; id < scores.size(); ++id) {
+      if (!MaskHas(row.mask, id)) scores[id].reset();
+    }
   }
   for (const auto& [id, bias] : params.logit_bias) {
-    if (scores.contains(id)) scores[id] = ToFloatRange(scores[id] + double{bias});
+    if (has(id)) scores[size_t(id)] = ToFloatRange(*scores[size_t(id)] + double{bias});
   }
   if (!params.HasPenalties()) return scores;
   for (const TokenCount& count : row.counts) {
-    const auto found = scores.find(count.id);
-    if (found == scores.end()) continue;
+    if (!has(count.id)) continue;
     const double repetition = params.repetition_penalty;
-    double score = found->second > 0 ? found->second / repetition : found->second * repetition;
+    double score = *scores[size_t(count.id)];
+    score = score > 0 ? score / repetition : score * repetition;
     if (count.num_in_output > 0) {
       score -=
           double{params.presence_penalty} + count.num_in_output * double{params.frequency_penalty};
     }
-    found->second = ToFloatRange(score);
+    scores[size_t(count.id)] = ToFloatRange(score);
   }
   return scores;
 }
@@ -78,9 +82,12 @@ size_t NumInTopP(std::span<const Candidate> ranked, double top_p) {
 
 int32_t DrawId(std::span<const float> logits, const SampleRequest& row) {
   const SamplingParams& params = *row.params;
+  const std::vector<std::optional<double>> scores = Scores(logits, row);
   std::vector<Candidate> candidates;
-  for (const auto& [id, score] : Scores(logits, row))
-    candidates.push_back({.score = score, .id = id});
+  candidates.reserve(scores.size());
+  for (size_t id = 0; id < scores.size(); ++id) {
+    if (scores[id]) candidates.push_back({.score = *scores[id], .id = int32_t(id)});
+  }
   LSSAR_CHECK(!candidates.empty());
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.score > b.score; });

@@ -10,7 +10,6 @@
 #include <iterator>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -187,9 +186,9 @@ struct OtlpExporter::State {
   std::deque<Span> queue;
   size_t num_in_flight = 0;
   OtlpCounts counts;
-  std::optional<Clock::time_point> stop_by;  // set: Stop was called
-  bool has_ended = false;                    // the thread
-  bool is_given_up = false;                  // Stop did not wait for it any longer
+  bool is_stopped = false;   // Stop was called
+  bool has_ended = false;    // the thread
+  bool is_given_up = false;  // Stop did not wait for it any longer
 };
 
 void OtlpExporter::State::Run() {
@@ -202,9 +201,9 @@ void OtlpExporter::State::Run() {
 
 std::vector<Span> OtlpExporter::State::Take() {
   std::unique_lock lock(mutex);
-  wake.wait(lock, [this] { return stop_by || !queue.empty(); });
+  wake.wait(lock, [this] { return is_stopped || !queue.empty(); });
   wake.wait_for(lock, options.interval,
-                [this] { return stop_by || queue.size() >= options.max_batch_spans; });
+                [this] { return is_stopped || queue.size() >= options.max_batch_spans; });
   num_in_flight = std::min(queue.size(), options.max_batch_spans);
   const auto end = queue.begin() + std::ptrdiff_t(num_in_flight);
   std::vector<Span> batch(std::make_move_iterator(queue.begin()), std::make_move_iterator(end));
@@ -214,7 +213,7 @@ std::vector<Span> OtlpExporter::State::Take() {
 
 bool OtlpExporter::State::Wait(Milliseconds delay) {
   std::unique_lock lock(mutex);
-  return !wake.wait_for(lock, delay, [this] { return stop_by.has_value(); });
+  return !wake.wait_for(lock, delay, [this] { return is_stopped; });
 }
 
 void OtlpExporter::State::Count(int64_t num_exported, int64_t num_dropped) {
@@ -278,11 +277,12 @@ void OtlpExporter::State::Deliver(const std::vector<Span>& batch) {
 }
 
 OtlpExporter::OtlpExporter(OtlpOptions options)
-    : state_(std::make_shared<State>(std::move(options))) {
-  std::thread([state = state_] { state->Run(); }).detach();
-}
+    : state_(std::make_shared<State>(std::move(options))),
+      thread_([state = state_] { state->Run(); }) {}
 
-OtlpExporter::~OtlpExporter() { Stop(Milliseconds::zero()); }
+OtlpExporter::~OtlpExporter() {
+  if (!Stop(Milliseconds::zero())) thread_.detach();
+}
 
 double OtlpExporter::SampleRatio() const { return state_->options.sample_ratio; }
 
@@ -293,7 +293,7 @@ void OtlpExporter::Export(std::vector<Span> spans) {
     const std::lock_guard lock(state.mutex);
     const size_t num_before = state.queue.size();
     const size_t num_after = num_before + spans.size();
-    if (state.stop_by || num_after > state.options.max_queued_spans) {
+    if (state.is_stopped || num_after > state.options.max_queued_spans) {
       state.counts.num_dropped += std::ssize(spans);
       return;
     }
@@ -305,16 +305,24 @@ void OtlpExporter::Export(std::vector<Span> spans) {
   if (must_wake) state.wake.notify_one();
 }
 
-void OtlpExporter::Stop(std::chrono::milliseconds limit) {
+bool OtlpExporter::Stop(std::chrono::milliseconds limit) {
   State& state = *state_;
-  std::unique_lock lock(state.mutex);
-  if (!state.stop_by) state.stop_by = Clock::now() + limit;
-  state.wake.notify_all();
-  if (state.is_given_up) return;
-  if (state.ended.wait_until(lock, *state.stop_by, [&state] { return state.has_ended; })) return;
-  state.is_given_up = true;
-  state.counts.num_dropped += int64_t(state.NumUnsent());
-  state.queue.clear();
+  {
+    std::unique_lock lock(state.mutex);
+    state.is_stopped = true;
+    state.wake.notify_all();
+    const auto has_ended = [&state] { return state.has_ended; };
+    if (!state.ended.wait_for(lock, limit, has_ended) && !std::exchange(state.is_given_up, true)) {
+      state.counts.num_dropped += int64_t(state.NumUnsent());
+      state.queue.clear();
+    }
+    // Without a batch the thread ends at once.
+    if (state.num_in_flight == 0) state.ended.wait(lock, has_ended);
+    if (!state.has_ended) return false;
+  }
+  const std::lock_guard lock(thread_mutex_);
+  if (thread_.joinable()) thread_.join();
+  return true;
 }
 
 OtlpCounts OtlpExporter::Counts() const {

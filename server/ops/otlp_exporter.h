@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <variant>
 #include <vector>
 
@@ -92,8 +94,9 @@ class OtlpExporter {
   void Export(std::vector<Span> spans);
 
   // Sends what waits, for at most `limit`, and drops the rest; spans given later are dropped.
-  // Idempotent.
-  void Stop(std::chrono::milliseconds limit);
+  // Another call may wait for longer until the thread has ended. False: it has not. A process must
+  // not return from main then.
+  bool Stop(std::chrono::milliseconds limit);
 
   OtlpCounts Counts() const;
 
@@ -102,6 +105,8 @@ class OtlpExporter {
   // The thread's own, too: it may be in a name server's or a collector's hands when Stop's limit
   // passes, and goes on alone.
   const std::shared_ptr<State> state_;
+  std::mutex thread_mutex_;
+  std::thread thread_;  // under thread_mutex_; joined once it has ended
 };
 
 }  // namespace lssar

@@ -131,14 +131,16 @@ class Edge:
     the hashes of keys; empty: calls need none."""
 
     def __init__(self, server: Server, keys: str = ''):
-        ports = []
-        for _ in range(2):
-            with socket.create_server(('127.0.0.1', 0)) as free:
-                ports.append(free.getsockname()[1])
+        # HAProxy gets bound sockets: a port that it binds itself might be taken by then.
+        self.bound = [socket.socket() for _ in range(2)]
+        for each in self.bound:
+            each.bind(('127.0.0.1', 0))
+        ports = [each.getsockname()[1] for each in self.bound]
         self.target = attacks.Target('127.0.0.1', *ports)
         self.grpc, self.http = (f'127.0.0.1:{port}' for port in ports)
+        edge_grpc, edge_http = (f'fd@{each.fileno()}' for each in self.bound)
         self.environment = {
-            **clean_environment(), 'EDGE_GRPC': self.grpc, 'EDGE_HTTP': self.http,
+            **clean_environment(), 'EDGE_GRPC': edge_grpc, 'EDGE_HTTP': edge_http,
             'LSSAR_HOST': '127.0.0.1', 'LSSAR_GRPC_PORT': str(server.target.grpc_port),
             'LSSAR_HTTP_PORT': str(server.target.http_port),
             **({'EDGE_KEYS': keys} if keys else {})}
@@ -147,7 +149,10 @@ class Edge:
         self.log = tempfile.NamedTemporaryFile('w+', suffix='.log')
         self.process = subprocess.Popen(
             ['haproxy', '-db', '-f', str(HERE / '../../deploy/edge/haproxy.cfg')],
-            env=self.environment, stdout=self.log, stderr=self.log)
+            env=self.environment, stdout=self.log, stderr=self.log,
+            pass_fds=[each.fileno() for each in self.bound])
+        for each in self.bound:
+            each.close()
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             if attacks.ask_health(self.target.host, self.target.grpc_port, 5):

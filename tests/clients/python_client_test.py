@@ -21,12 +21,19 @@ class PythonClientTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.server = RunningServer('--allow-attention-override')
+        # Replies of more than the buffer are several, however fast the server is.
+        cls.server = RunningServer('--allow-attention-override', '--stream-buffer', '4K')
         cls.enterClassContext(cls.server)
         cls.client = cls.enterClassContext(Client(cls.server.address, timeout_s=120))
 
+    def wait_until(self, condition):
+        deadline = time.monotonic() + 120
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+
     def test_generate_is_the_text_piece_by_piece(self):
-        options = {'max_tokens': 400, 'seed': 3, 'ignore_eos': True}
+        options = {'max_tokens': 400, 'logprobs': 20, 'seed': 3, 'ignore_eos': True}
         pieces = list(self.client.generate('The river', **options))
         self.assertGreater(len(pieces), 1)  # a slow reader gets several tokens at once
         whole = self.client.complete('The river', **options)
@@ -62,13 +69,12 @@ class PythonClientTest(unittest.TestCase):
     def test_leaving_a_stream_cancels_it(self):
         with self.client.stream('The river', max_tokens=16000, ignore_eos=True) as stream:
             next(iter(stream))
-        # One step later its pages are free and nothing runs: the server says so when asked again.
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
+        # One step later its pages are free and nothing runs.
+        def is_free():
             facts = self.client.get_info()
-            if facts.num_running == 0 and facts.num_free_pages == facts.num_pages:
-                break
-        self.assertEqual((facts.num_running, facts.num_free_pages), (0, facts.num_pages))
+            return facts.num_running == 0 and facts.num_free_pages == facts.num_pages
+
+        self.wait_until(is_free)
 
     def test_chat(self):
         answer, same = (self.client.complete([message], max_tokens=16, seed=1)[0] for message in (
@@ -170,16 +176,23 @@ class PythonClientTest(unittest.TestCase):
             client.detokenize([330, 3586]), client.get_info().checkpoint_hash, True))
 
     def test_a_full_queue_is_waited_for(self):
-        with RunningServer('--max-num-seqs', '1', '--max-queued-requests', '1') as server:
+        with RunningServer('--max-num-seqs', '1', '--max-queued-requests', '1', '--stream-buffer',
+                           '4K', '--slow-client-timeout', '0') as server:
             patient = Retry(max_attempts=1000)  # on a slow machine the queue is full for longer
             with Client(server.address, timeout_s=120, retry=patient) as client:
                 answers = list(client.complete_many(['The river'] * 12, concurrency=6, n=1,
                                                     max_tokens=10, temperature=0))
             self.assertEqual(answers, answers[:1] * 12)
             with Client(server.address, timeout_s=120, retry=None) as client:
-                with self.assertRaises(LssarError) as caught:
-                    list(client.complete_many(['The river'] * 12, concurrency=12,
-                                              max_tokens=2000, ignore_eos=True))
+                # Nobody reads the one that runs and the one that waits: neither ends.
+                long = {'max_tokens': 16000, 'logprobs': 20, 'ignore_eos': True}
+                with client.stream('The river', **long) as running:
+                    next(iter(running))
+                    with client.stream('The river', **long):
+                        self.wait_until(lambda: client.get_info().num_waiting == 1)
+                        with self.assertRaises(LssarError) as caught:
+                            list(client.complete_many(['The river'] * 12, concurrency=12,
+                                                      max_tokens=10))
             self.assertEqual(caught.exception.code, 'RESOURCE_EXHAUSTED')
             self.assertGreater(caught.exception.retry_delay_s, 0)
 

@@ -481,18 +481,20 @@ bool Compare(T a, T b, int comparison) {
   }
 }
 
-bool CompareAs(Type type, uint64_t a, uint64_t b, int comparison) {
+// f(a value of the type that comparisons of `type` have).
+template <typename F>
+void WithComparedType(Type type, const F& f) {
   switch (type) {
-    case Type::kF32: return Compare(As<float>(a), As<float>(b), comparison);
-    case Type::kF64: return Compare(As<double>(a), As<double>(b), comparison);
-    case Type::kS16: return Compare(int16_t(a), int16_t(b), comparison);
+    case Type::kF32: return f(float{});
+    case Type::kF64: return f(double{});
+    case Type::kS16: return f(int16_t{});
     case Type::kU16:
-    case Type::kB16: return Compare(uint16_t(a), uint16_t(b), comparison);
-    case Type::kS32: return Compare(int32_t(a), int32_t(b), comparison);
+    case Type::kB16: return f(uint16_t{});
+    case Type::kS32: return f(int32_t{});
     case Type::kU32:
-    case Type::kB32: return Compare(uint32_t(a), uint32_t(b), comparison);
-    case Type::kS64: return Compare(int64_t(a), int64_t(b), comparison);
-    default: return Compare(a, b, comparison);
+    case Type::kB32: return f(uint32_t{});
+    case Type::kS64: return f(int64_t{});
+    default: return f(uint64_t{});
   }
 }
 
@@ -518,6 +520,11 @@ void Convert(Warp& w, const Instruction& in, uint32_t lanes) {
     });
     return;
   }
+  // The commonest, as loops of their own.
+  if (in.type == Type::kF32 && in.from == Type::kF16) {
+    ForLanes(lanes, [=](int l) { to[l] = BitsOf(FloatFromF16(uint16_t(a[l]))); });
+    return;
+  }
   const auto convert = IsFloat(in.type) ? (IsFloat(in.from) ? &FloatToFloat : &IntegerToFloat)
                                         : (IsFloat(in.from) ? &FloatToInteger : &IntegerToInteger);
   ForLanes(lanes, [&](int l) { to[l] = convert(in, a[l]); });
@@ -528,15 +535,17 @@ void SetPredicate(Warp& w, const Instruction& in, uint32_t lanes) {
   const uint64_t *const a = w.Register(in.slots[1]), *const b = w.Register(in.slots[2]);
   const int comparison = in.mode % 16, combination = in.mode / 16;
   const uint64_t* const with = combination == kAlone ? nullptr : w.Register(in.slots[3]);
-  ForLanes(lanes, [&](int l) {
-    const bool is_true = CompareAs(in.type, a[l], b[l], comparison);
-    const bool other = with != nullptr && (with[l] & 1) != 0;
-    switch (combination) {
-      case kAlone: to[l] = is_true; break;
-      case kAnd: to[l] = is_true && other; break;
-      case kOr: to[l] = is_true || other; break;
-      default: to[l] = is_true != other;
-    }
+  WithComparedType(in.type, [&]<typename T>(T) {
+    ForLanes(lanes, [&](int l) {
+      const bool is_true = Compare(As<T>(a[l]), As<T>(b[l]), comparison);
+      const bool other = with != nullptr && (with[l] & 1) != 0;
+      switch (combination) {
+        case kAlone: to[l] = is_true; break;
+        case kAnd: to[l] = is_true && other; break;
+        case kOr: to[l] = is_true || other; break;
+        default: to[l] = is_true != other;
+      }
+    });
   });
 }
 
@@ -630,8 +639,38 @@ void MapToRank(Warp& w, const Instruction& in, uint32_t lanes) {
 
 // ---- Memory
 
+namespace {
+
+// `num_bytes` of memory in the low bits. A copy of a size that is not constant would be a call, and
+// its result a read of what two writes have left.
+uint64_t BitsAt(const uint8_t* bytes, int num_bytes) {
+  const auto read = [bytes]<typename T>(T value) {
+    std::memcpy(&value, bytes, sizeof(value));
+    return uint64_t{value};
+  };
+  switch (num_bytes) {
+    case 1: return read(uint8_t{});
+    case 2: return read(uint16_t{});
+    case 4: return read(uint32_t{});
+    default: return read(uint64_t{});
+  }
+}
+
+void SetBitsAt(uint8_t* bytes, uint64_t bits, int num_bytes) {
+  const auto write = [bytes](auto value) { std::memcpy(bytes, &value, sizeof(value)); };
+  switch (num_bytes) {
+    case 1: return write(uint8_t(bits));
+    case 2: return write(uint16_t(bits));
+    case 4: return write(uint32_t(bits));
+    default: return write(bits);
+  }
+}
+
+}  // namespace
+
 void Load(Warp& w, const Instruction& in, uint32_t lanes) {
   const int bytes = BytesOf(in.type), all = bytes * in.count;
+  const bool is_signed = IsSigned(in.type);
   const uint64_t* const addresses = w.Register(in.slots[in.count]);
   CountMemory(w, in, lanes, addresses, all, in.space);
   ForLanes(lanes, [&](int l) {
@@ -639,9 +678,8 @@ void Load(Warp& w, const Instruction& in, uint32_t lanes) {
     if (place.block != nullptr) NoteRead(w, l, in, *place.block, place.at, all);
     for (int i = 0; i < in.count; ++i) {
       if (in.slots[i] < 0) continue;
-      uint64_t bits = 0;
-      std::memcpy(&bits, place.bytes + i * bytes, size_t(bytes));
-      w.Register(in.slots[i])[l] = IsSigned(in.type) ? uint64_t(ToInteger(bits, in.type)) : bits;
+      const uint64_t bits = BitsAt(place.bytes + i * bytes, bytes);
+      w.Register(in.slots[i])[l] = is_signed ? uint64_t(ToInteger(bits, in.type)) : bits;
     }
   });
 }
@@ -654,7 +692,7 @@ void Store(Warp& w, const Instruction& in, uint32_t lanes) {
     const Place place = Resolve(w, l, addresses[l] + uint64_t(in.offset), in.space, all, in);
     if (place.block != nullptr) NoteWrite(w, l, in, *place.block, place.at, all);
     for (int i = 0; i < in.count; ++i) {
-      std::memcpy(place.bytes + i * bytes, &w.Register(in.slots[1 + i])[l], size_t(bytes));
+      SetBitsAt(place.bytes + i * bytes, w.Register(in.slots[1 + i])[l], bytes);
     }
   });
 }
@@ -664,10 +702,8 @@ void Atomic(Warp& w, const Instruction& in, uint32_t lanes) {
   const uint64_t *const addresses = w.Register(in.slots[1]), *const value = w.Register(in.slots[2]);
   ForLanes(lanes, [&](int l) {
     const Place place = Resolve(w, l, addresses[l] + uint64_t(in.offset), in.space, bytes, in);
-    uint64_t before = 0;
-    std::memcpy(&before, place.bytes, size_t(bytes));
-    const uint64_t after = in.mode == 0 ? before + value[l] : before | value[l];
-    std::memcpy(place.bytes, &after, size_t(bytes));
+    const uint64_t before = BitsAt(place.bytes, bytes);
+    SetBitsAt(place.bytes, in.mode == 0 ? before + value[l] : before | value[l], bytes);
     if (in.slots[0] >= 0) w.Register(in.slots[0])[l] = before;
   });
 }

@@ -1293,12 +1293,15 @@ class GgufTokenizerTest(Folder):
         self.assertTrue(json.loads(files['tokenizer_config.json'])['add_bos_token'])
 
 
-class VerifyTest(unittest.TestCase):
-    MODEL = str(ROOT / 'models' / 'zoo' / 'lssar-6m')
+class VerifyTest(Folder):
 
     def test_a_device_that_fails_midway_leaves_the_reports_of_the_others(self):
-        program = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / 'server'
-        # Its first step takes longer than a millisecond, so its watchdog ends it.
+        config = {**CONFIG, 'hidden_size': 128, 'intermediate_size': 512,
+                  'max_position_embeddings': 512}
+        out, _ = self.run_import(self.write_hugging_face(
+            'llama', config, plain_models.llama_weights(config)))
+        program = self.folder / 'server'
+        # Its first step takes far longer than a millisecond, so its watchdog ends it.
         program.write_text('#!/usr/bin/python3\n'
                            'import os, sys\n'
                            'if "reference" in sys.argv:\n'
@@ -1307,7 +1310,7 @@ class VerifyTest(unittest.TestCase):
         program.chmod(0o755)
         with unittest.mock.patch.dict(os.environ, LSSAR_SERVER=str(program)):
             shown = []
-            report = verify.run(self.MODEL, ['cpu', 'reference', 'cpu'],
+            report = verify.run(out, ['cpu', 'reference', 'cpu'],
                                 lambda each: shown.append(verify.render(each)))
         self.assertFalse(report.is_ok)
         self.assertEqual([bool(each.problem) for each in report.devices], [False, True, False])
@@ -1317,7 +1320,7 @@ class VerifyTest(unittest.TestCase):
     def test_a_link_to_nothing_is_no_missing_file(self):
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         for name in 'config.json', 'model.safetensors':
-            (folder / name).symlink_to(pathlib.Path(self.MODEL) / name)
+            (folder / name).symlink_to(ROOT / 'models' / 'zoo' / 'lssar-6m' / name)
         (folder / 'golden.safetensors').symlink_to(folder / 'gone')
         report = verify.run(str(folder), ['cpu'])
         self.assertIn('is a link to a file that does not exist', report.devices[0].problem)

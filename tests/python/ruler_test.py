@@ -1,9 +1,11 @@
 """RULER from PyPI, unmodified, on the shipped checkpoint at 1K: `lssar ruler`."""
 
+import importlib.util
 import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -15,8 +17,9 @@ from programs import MODEL, SERVER, RunningServer
 
 SAMPLES = 2
 MAX_TOKENS = {'niah': 128, 'vt': 30}  # the package's, by the first part of a task's name
-# A haystack of needles, four keys in essays, and chains of variables.
-TASKS = ('niah_multikey_2', 'niah_multikey_1', 'vt')
+# Four keys in essays, and chains of variables. Each task of needles takes 12 s, before its first
+# prompt: the package sorts all pairs of words.
+TASKS = ('niah_multikey_1', 'vt')
 TIE = 1e-3  # logits that may fall either way in another program's float32
 
 
@@ -69,8 +72,6 @@ class RulerTest(unittest.TestCase):
         for sample in self.lines('data', 'niah_multikey_1/validation.jsonl'):
             self.assertEqual(sample['input'].count('One of the special magic numbers for'), 4)
             self.assertIn(sample['outputs'][0], sample['input'])
-        for sample in self.lines('data', 'niah_multikey_2/validation.jsonl'):
-            self.assertGreater(sample['input'].count('One of the special magic numbers for'), 4)
 
     def test_answers_are_the_servers_greedy_ones_and_pytorchs(self):
         rows = []
@@ -80,12 +81,11 @@ class RulerTest(unittest.TestCase):
             self.assertEqual(kept['pred'], answer.text)
             rows.append([self.client.tokenize(kept['input']), [each.id for each in answer.tokens]])
         self.assertEqual(len(rows), len(TASKS) * SAMPLES)
-        if subprocess.run(['/usr/bin/python3', '-c', 'import sentencepiece, torch'], check=False,
-                          capture_output=True).returncode:
-            self.skipTest('no PyTorch for /usr/bin/python3')
+        if not all(map(importlib.util.find_spec, ('sentencepiece', 'torch'))):
+            self.skipTest('no PyTorch for this interpreter')
         path = self.out / 'rows.json'
         path.write_text(json.dumps(rows))
-        done = run('/usr/bin/python3', '-B', environments.HERE / 'pytorch_greedy.py', MODEL, path)
+        done = run(sys.executable, '-B', environments.HERE / 'pytorch_greedy.py', MODEL, path)
         worst = json.loads(done.stdout)
         self.assertEqual(len(worst), len(rows))
         self.assertLess(max(worst), TIE)

@@ -268,7 +268,7 @@ TEST(CaptureTest, EndsByCancelDeadlineAndNan) {
   cancelled.handle.Cancel();
   engine.RunAll();
   EXPECT_EQ(cancelled.sink->Status()->code(), absl::StatusCode::kCancelled);
-  request.deadline = Clock::now();
+  request.deadline = Noon();
   const Submitted late = engine.Submit(request);
   engine.RunAll();
   EXPECT_EQ(late.sink->Status()->code(), absl::StatusCode::kDeadlineExceeded);

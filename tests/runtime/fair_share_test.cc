@@ -85,17 +85,13 @@ TEST(FairShare, HeldPagesDoNotKeepAnotherTenantWaiting) {
   for (const Submitted& submitted : attack) EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
 }
 
-// Time stands still: tenants are remembered for ten seconds, on a machine of any speed.
-Clock::time_point Noon() { return Clock::time_point{std::chrono::hours(12)}; }
-
 // Long continuations: each of them is hundreds of steps.
 TEST(FairShare, LongScoresDoNotKeepAnotherTenantWaiting) {
   SteppedEngine engine({.max_model_len = 8192,
                         .max_num_seqs = 64,
                         .max_num_batched_tokens = 512,
                         .page_size = 16,
-                        .kv_cache_bytes = 2048 * kPageBytes},
-                       Noon);
+                        .kv_cache_bytes = 2048 * kPageBytes});
   std::vector<Submitted> attack;
   for (int call = 0; call < 6; ++call) {
     std::vector<std::vector<int32_t>> continuations;
@@ -242,7 +238,7 @@ class InterruptedSteps : public ::testing::Test {
     return NumComputed(engine_, kAttacker) - before;
   }
 
-  Clock::time_point now_ = Clock::now();
+  Clock::time_point now_ = Noon();
   SteppedEngine engine_{{.max_model_len = 12000,
                          .max_num_seqs = 4,
                          .max_num_batched_tokens = 256,

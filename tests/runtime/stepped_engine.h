@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -32,10 +33,13 @@ struct Submitted {
   Engine::Handle handle;
 };
 
+// Time stands still: what the engine remembers for seconds, it remembers on a machine of any speed.
+inline Clock::time_point Noon() { return Clock::time_point{std::chrono::hours(12)}; }
+
 class SteppedEngine {
  public:
   explicit SteppedEngine(const EngineOptions& engine_options = SmallOptions(),
-                         Engine::Now now = Clock::now)
+                         Engine::Now now = Noon)
       : options(engine_options),
         engine_(*Engine::CreateStepped(&fake.checkpoint, &fake.backend, options, std::move(now))) {}
 

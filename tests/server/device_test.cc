@@ -39,8 +39,8 @@ class DeviceTest : public testing::TestWithParam<DeviceCase> {
       return LoadedModel::LoadOn(*std::move(backend), model);
     });
     EXPECT_TRUE(loaded.ok()) << loaded;
-    stub_ = v1::Inference::NewStub(grpc::CreateChannel(
-        "127.0.0.1:" + std::to_string(server_->Port()), grpc::InsecureChannelCredentials()));
+    stub_ = v1::Inference::NewStub(Connected(grpc::CreateChannel(
+        "127.0.0.1:" + std::to_string(server_->Port()), grpc::InsecureChannelCredentials())));
   }
 
   static v1::GenerateRequest Greedy(int num_prompt, int max_tokens) {

@@ -47,9 +47,9 @@ class EndToEndTest : public testing::TestWithParam<std::string> {
     auto server = Server::Start(ZooOptions(GetParam()));
     LSSAR_CHECK(server.ok());
     (*served_)[GetParam()].server = *std::move(server);
-    stub_ = v1::Inference::NewStub(
+    stub_ = v1::Inference::NewStub(Connected(
         grpc::CreateChannel("127.0.0.1:" + std::to_string((*served_)[GetParam()].server->Port()),
-                            grpc::InsecureChannelCredentials()));
+                            grpc::InsecureChannelCredentials())));
   }
   static void SetUpTestSuite() { served_ = new std::map<std::string, Served>; }
   static void TearDownTestSuite() { delete served_; }

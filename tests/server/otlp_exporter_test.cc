@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -269,19 +270,22 @@ TEST(OtlpExporterTest, AFullBatchDoesNotWait) {
 }
 
 TEST(OtlpExporterTest, ACollectorThatSaysNothingDelaysNobody) {
-  Collector collector({""});
-  OtlpOptions options = OptionsFor(collector.Port());
+  std::optional<Collector> collector(std::vector<std::string>{""});
+  OtlpOptions options = OptionsFor(collector->Port());
   options.max_queued_spans = 10;
   OtlpExporter exporter(options);
   exporter.Export(Spans(1));
-  ASSERT_TRUE(PollUntil([&] { return collector.Requests().size() == 1; }));
+  ASSERT_TRUE(PollUntil([&] { return collector->Requests().size() == 1; }));
   for (int i = 0; i < 1000; ++i) exporter.Export(Spans(1));
   EXPECT_EQ(exporter.Counts().num_dropped, 990);
-  exporter.Stop(std::chrono::milliseconds(10));
+  EXPECT_FALSE(exporter.Stop(std::chrono::milliseconds(10)));
   EXPECT_EQ(exporter.Counts().num_dropped, 1001);
   exporter.Export(Spans(1));
   EXPECT_EQ(exporter.Counts().num_dropped, 1002);
   EXPECT_EQ(exporter.Counts().num_exported, 0);
+  collector.reset();
+  EXPECT_TRUE(exporter.Stop(kLong)) << "no thread is left";
+  EXPECT_EQ(exporter.Counts().num_dropped, 1002);
 }
 
 TEST(OtlpExporterTest, ABatchThatWaitsIsSentAgainAtTheEnd) {

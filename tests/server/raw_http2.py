@@ -190,6 +190,10 @@ class Http2:
                 return received
         return None
 
+    def has_shaken_hands(self) -> bool:
+        """Whether the server acknowledges the client's settings before it closes the connection."""
+        return any(kind == SETTINGS and flags & ACK for kind, flags, _, _ in self.read_frames(120))
+
     def is_closed(self, seconds: float = 120) -> bool:
         """Whether the server closes the connection within this time."""
         deadline = time.monotonic() + seconds

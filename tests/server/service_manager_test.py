@@ -26,7 +26,8 @@ class ServiceManagerTest(unittest.TestCase):
         return manager
 
     def test_ready_then_watched_then_stopping(self):
-        path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "notify")
+        # Not in TMPDIR, which may be longer than a socket's path.
+        path = os.path.join(self.enterContext(tempfile.TemporaryDirectory(dir="/tmp")), "notify")
         manager = self.listener(path)
         # Rarely: the socket holds ten messages, and the server does not wait to write one more.
         server = ServerProcess(environment=environment(NOTIFY_SOCKET=path, WATCHDOG_USEC="2000000"))

@@ -37,13 +37,10 @@ std::unique_ptr<Server> OpenOnFreePort(const TestServer::Adjust& adjust,
 }  // namespace
 
 TestServer::TestServer(Loading, const EngineOptions& options, const Adjust& adjust)
-    : options_(options),
-      server_(OpenOnFreePort(adjust,
-                             [this](const EngineFailure& failure) {
-                               has_lost_device_ = failure.is_device_lost;
-                               ++num_engine_failures_;
-                             })),
-      stub_(v1::Inference::NewStub(NewChannel())) {}
+    : options_(options), server_(OpenOnFreePort(adjust, [this](const EngineFailure& failure) {
+        has_lost_device_ = failure.is_device_lost;
+        ++num_engine_failures_;
+      })) {}
 
 TestServer::TestServer(const EngineOptions& options, const Adjust& adjust)
     : TestServer(Loading(), options, adjust) {
@@ -109,8 +106,13 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> TestServer::MakeModel(const ModelOp
 std::shared_ptr<grpc::Channel> TestServer::NewChannel(grpc::ChannelArguments arguments) const {
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server_->Port()),
-                                   grpc::InsecureChannelCredentials(), arguments);
+  return Connected(grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server_->Port()),
+                                             grpc::InsecureChannelCredentials(), arguments));
+}
+
+v1::Inference::Stub& TestServer::Stub() {
+  std::call_once(has_stub_, [this] { stub_ = v1::Inference::NewStub(NewChannel()); });
+  return *stub_;
 }
 
 TestServer::Page TestServer::Get(const std::string& path) const {
@@ -130,7 +132,7 @@ double TestServer::Metric(const std::string& series) const {
 v1::GetInfoReply TestServer::Describe() {
   grpc::ClientContext context;
   v1::GetInfoReply reply;
-  const grpc::Status status = stub_->GetInfo(&context, {}, &reply);
+  const grpc::Status status = Stub().GetInfo(&context, {}, &reply);
   EXPECT_TRUE(status.ok()) << status.error_message();
   return reply;
 }
@@ -144,6 +146,12 @@ bool TestServer::WaitUntilIdle() {
     return reply.num_free_pages() == reply.num_pages() && reply.num_running() == 0 &&
            reply.num_waiting() == 0;
   });
+}
+
+std::shared_ptr<grpc::Channel> Connected(std::shared_ptr<grpc::Channel> channel) {
+  EXPECT_TRUE(
+      channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::minutes(2)));
+  return channel;
 }
 
 std::vector<int32_t> IdsOf(const std::vector<v1::Token>& tokens) {

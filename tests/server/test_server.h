@@ -8,6 +8,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,8 @@ class TestServer {
 
   // A new connection.
   std::shared_ptr<grpc::Channel> NewChannel(grpc::ChannelArguments arguments = {}) const;
-  v1::Inference::Stub& Stub() { return *stub_; }
+  // One connection for all who ask, made by the first.
+  v1::Inference::Stub& Stub();
   Server& GetServer() { return *server_; }
   // Requires  the model is served
   const Engine& GetEngine() const { return *engine_; }
@@ -100,8 +102,12 @@ class TestServer {
   std::unique_ptr<Server> server_;
   const Engine* engine_ = nullptr;  // the server's
   MemoryBackend* backend_ = nullptr;
+  std::once_flag has_stub_;
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
+
+// A channel once it is connected. A first attempt may fail by luck, and calls on it with it.
+std::shared_ptr<grpc::Channel> Connected(std::shared_ptr<grpc::Channel> channel);
 
 // Generates exactly `max_tokens` tokens.
 v1::GenerateRequest HelloRequest(int max_tokens);

@@ -23,7 +23,8 @@ def health(address):
 class UnixSocketTest(unittest.TestCase):
 
     def setUp(self):
-        self.directory = self.enterContext(tempfile.TemporaryDirectory())
+        # Not in TMPDIR, which may be longer than a socket's path.
+        self.directory = self.enterContext(tempfile.TemporaryDirectory(dir="/tmp"))
         self.address = f"unix:{self.directory}/socket"
 
     def test_serves_and_is_ready_and_leaves_no_socket(self):
