@@ -324,7 +324,11 @@ absl::Status Server::State::StartGrpc(std::unique_ptr<Acceptor> acceptor) {
   }
   if (IsUnixSocket(options.listen)) {
     // Who may connect is a matter of the file's directory: gRPC's own listener is enough, without
-    // TLS. gRPC replaces a socket that an earlier server has left.
+    // TLS. gRPC replaces a socket that an earlier server has left, but also one in use.
+    if (IsListening(options.listen)) {
+      return absl::UnavailableError(
+          StrCat("--listen ", options.listen, ": another process listens on this socket"));
+    }
     builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials());
   }
   server = builder.BuildAndStart();

@@ -17,6 +17,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 #include "base/error_details.h"
 #include "base/read_file.h"
@@ -25,6 +26,7 @@
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/service.h"
 #include "clients/cli/terminal.h"
+#include "server/net/unix_socket.h"
 #include "server/ops/health_probe.h"
 #include "server/server.h"
 
@@ -308,6 +310,15 @@ absl::Status CheckServerAddress(absl::string_view server) {
   if (!absl::StrContains(rest, ':') && !absl::StrContains(rest, '/')) {
     return absl::InvalidArgumentError(
         StrCat("--server: '", server, "' has no port; give HOST:PORT, such as ", server, ":50051"));
+  }
+  // gRPC takes larger ones modulo 65536.
+  const absl::string_view port = rest.substr(rest.rfind(':') + 1);
+  const bool is_number = !port.empty() && std::ranges::all_of(port, absl::ascii_isdigit);
+  int number = 0;
+  if (is_number && !IsUnixSocket({rest.data(), rest.size()}) &&
+      (!absl::SimpleAtoi(port, &number) || number < 1 || number > 65535)) {
+    return absl::InvalidArgumentError(
+        StrCat("--server: the port of '", server, "' must be in [1, 65535]"));
   }
   return absl::OkStatus();
 }

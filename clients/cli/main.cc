@@ -17,6 +17,7 @@
 #include "clients/cli/interrupt.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
+#include "server/config/flags.h"
 #include "server/config/options.h"
 
 namespace lssar::cli {
@@ -175,7 +176,7 @@ int Main(int argc, char** argv) {
     PrintError(StrCat(ExplainLeftover(root, chosen()), " (--help lists them all)"));
     return kExitUsage;
   } catch (const CLI::ParseError& error) {
-    PrintError(StrCat(error.what(), "; see --help"));
+    PrintError(StrCat(DescribeError(error), "; see --help"));
     return kExitUsage;
   }
   for (const std::string& sentence : MisspeltVariables(environ)) PrintError(sentence);

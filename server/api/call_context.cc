@@ -103,6 +103,7 @@ absl::Status CallContext::CheckStop() const {
 ParseContext CallContext::MakeParseContext(uint64_t default_seed) const {
   ParseContext context = ContextOf(*model_, default_seed);
   context.workers = parts_.workers;
+  context.tenant = Tenant();
   context.should_stop = [this] { return !CheckStop().ok(); };
   return context;
 }

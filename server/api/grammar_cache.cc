@@ -1,5 +1,6 @@
 #include "server/api/grammar_cache.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,20 +25,23 @@ std::vector<int32_t> EosIds(const ModelConfig& config) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Get(
-    const GrammarSource& source, const std::function<bool()>& should_stop, WorkerPool* workers) {
+    const GrammarSource& source, const std::function<bool()>& should_stop,
+    const std::string& tenant, WorkerPool* workers) {
   Key key(source.kind, source.text);
   std::unique_lock lock(mutex_);
   if (const Result* result = Find(key)) return *result;
-  if (MustWait(key)) {
-    if (num_waiting_ >= kMaxGrammarWaits) {
+  if (compiling_.contains(key) || IsFull() || !waiters_.empty()) {
+    const bool has_waiter = std::ranges::any_of(
+        waiters_, [&](const Waiter& waiter) { return waiter.tenant == tenant; });
+    if (std::ssize(waiters_) >= (has_waiter ? kMaxGrammarWaits : kMaxFirstGrammarWaits)) {
       return RetryAfter(
           kMaxGrammarWait,
-          StrCat(num_waiting_, " requests wait for constraints that are compiled; try again"));
+          StrCat(waiters_.size(), " requests wait for constraints that are compiled; try again"));
     }
     const WorkerPool::Wait wait(workers);
-    ++num_waiting_;
-    const std::optional<Result> result = WaitFor(key, should_stop, lock);
-    --num_waiting_;
+    const auto self = waiters_.insert(waiters_.end(), {.key = key, .tenant = tenant});
+    const std::optional<Result> result = WaitFor(*self, should_stop, lock);
+    waiters_.erase(self);
     if (result) return *result;
   }
   Evict();
@@ -48,6 +52,8 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Get(
   }
   const auto compilation = std::make_shared<Compilation>();
   compiling_.emplace(key, compilation);
+  if (waiters_.empty()) last_turns_.clear();
+  last_turns_[tenant] = ++num_turns_;
   if (compiler_ == nullptr) {
     compiler_ = std::make_unique<GrammarCompiler>(
         *checkpoint_.tokenizer, checkpoint_.config.NumTokenIds(), EosIds(checkpoint_.config));
@@ -70,26 +76,51 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Get(
   return result;
 }
 
-std::optional<GrammarCache::Result> GrammarCache::WaitFor(const Key& key,
+bool GrammarCache::IsFirstOfTenant(const Waiter& self) const {
+  for (const Waiter& waiter : waiters_) {
+    if (&waiter == &self) break;
+    if (waiter.tenant == self.tenant && !compiling_.contains(waiter.key)) return false;
+  }
+  return true;
+}
+
+bool GrammarCache::IsNext(const Waiter& self) const {
+  const auto last_turn = [this](const Waiter& waiter) {
+    const auto found = last_turns_.find(waiter.tenant);
+    return found == last_turns_.end() ? 0 : found->second;
+  };
+  const Waiter* next = nullptr;
+  for (const Waiter& waiter : waiters_) {
+    if (compiling_.contains(waiter.key)) continue;
+    if (next == nullptr || last_turn(waiter) < last_turn(*next)) next = &waiter;
+  }
+  return next == &self;
+}
+
+std::optional<GrammarCache::Result> GrammarCache::WaitFor(const Waiter& self,
                                                           const std::function<bool()>& should_stop,
                                                           std::unique_lock<std::mutex>& lock) {
-  const Clock::time_point latest = Clock::now() + kMaxGrammarWait;
-  while (MustWait(key)) {
-    const auto other = compiling_.find(key);
+  const Clock::time_point begin = Clock::now();
+  for (;;) {
+    const auto other = compiling_.find(self.key);
     const Awaited awaited = other == compiling_.end() ? nullptr : other->second;
-    if (should_stop()) return absl::CancelledError("the call has ended");
-    if (awaited == nullptr && Clock::now() >= latest) {
+    if (awaited == nullptr && !IsFull() && IsNext(self)) return std::nullopt;
+    const auto limit = IsFirstOfTenant(self) ? kMaxGrammarTurn : kMaxGrammarWait;
+    if (awaited == nullptr && Clock::now() - begin >= limit) {
       return RetryAfter(
           kMaxGrammarWait,
           StrCat(compiling_.size(), " other constraints are being compiled; try again"));
     }
     if (awaited != nullptr) ++awaited->num_waiting;
     changed_.wait_for(lock, kPollInterval);
+    lock.unlock();
+    const bool is_stopped = should_stop();
+    lock.lock();
     if (awaited != nullptr) --awaited->num_waiting;
     if (awaited != nullptr && awaited->result) return *awaited->result;
-    if (const Result* result = Find(key)) return *result;
+    if (const Result* result = Find(self.key)) return *result;
+    if (is_stopped) return absl::CancelledError("the call has ended");
   }
-  return std::nullopt;
 }
 
 const GrammarCache::Result* GrammarCache::Find(const Key& key) {

@@ -24,10 +24,13 @@ namespace lssar {
 
 // All compiled grammars, those that requests use included, about.
 inline constexpr int64_t kMaxGrammarCacheBytes = int64_t{128} << 20;
-// How long a request waits while as many others are compiled as may be.
+// How long a request waits while as many others are compiled as may be: behind others of its tenant,
+// and as the tenant's first, whose turn comes after the other tenants'.
 inline constexpr std::chrono::seconds kMaxGrammarWait{2};
-// Requests that wait, for that or for the same constraint.
+inline constexpr std::chrono::seconds kMaxGrammarTurn{60};
+// Requests that wait, for that or for the same constraint: at most, and where the tenant has none.
 inline constexpr int kMaxGrammarWaits = 64;
+inline constexpr int kMaxFirstGrammarWaits = 256;
 
 // Threads  any
 class GrammarCache {
@@ -47,14 +50,16 @@ class GrammarCache {
   }
 
   // Blocks while the grammar is compiled, by this call or by another. A call that has ended goes on
-  // with it for others that wait. `workers`: of which this is a job; null: of none.
+  // with it for others that wait. Tenants that wait take turns: the one whose last turn is longest
+  // ago is the next. `workers`: of which this is a job; null: of none.
   // Requires  the checkpoint has a tokenizer
   // Errors    those of GrammarCompiler::Compile; INVALID_ARGUMENT is kept like a result
-  //           RESOURCE_EXHAUSTED: others were compiled for kMaxGrammarWait, or kMaxGrammarWaits
-  //           others wait, or those of running requests take max_bytes
+  //           RESOURCE_EXHAUSTED: others were compiled for too long, or too many wait (the limits
+  //           above), or those of running requests take max_bytes
   //           CANCELLED: should_stop, which any thread asks, returned true
   absl::StatusOr<std::shared_ptr<const Grammar>> Get(const GrammarSource& source,
                                                      const std::function<bool()>& should_stop,
+                                                     const std::string& tenant = {},
                                                      WorkerPool* workers = nullptr);
 
  private:
@@ -72,13 +77,21 @@ class GrammarCache {
   };
   using Awaited = std::shared_ptr<Compilation>;
 
-  // Waits until `key` is kept, or awaited by others, or may be compiled: nullopt.
-  std::optional<Result> WaitFor(const Key& key, const std::function<bool()>& should_stop,
+  struct Waiter {
+    const Key& key;
+    const std::string& tenant;
+  };
+
+  // Waits until the waiter's key is kept, or has been compiled, or may be compiled: nullopt.
+  // Requires  mutex_; `self` is in waiters_
+  std::optional<Result> WaitFor(const Waiter& self, const std::function<bool()>& should_stop,
                                 std::unique_lock<std::mutex>& lock);
   // Requires  mutex_
-  bool MustWait(const Key& key) const {
-    return compiling_.contains(key) || std::ssize(compiling_) >= max_compiling_;
-  }
+  bool IsFull() const { return std::ssize(compiling_) >= max_compiling_; }
+  // Whether `self` is the first of its tenant that waits for a turn, and of all tenants.
+  // Requires  mutex_
+  bool IsFirstOfTenant(const Waiter& self) const;
+  bool IsNext(const Waiter& self) const;
   // Requires  mutex_. Null: it is not there.
   const Result* Find(const Key& key);
   void Insert(Key key, const Result& result);
@@ -95,7 +108,9 @@ class GrammarCache {
   std::list<Entry> entries_;                         // the latest use first
   std::map<Key, std::list<Entry>::iterator> by_key_;
   std::map<Key, Awaited> compiling_;
-  int num_waiting_ = 0;
+  std::list<Waiter> waiters_;                  // in order of arrival
+  std::map<std::string, int64_t> last_turns_;  // by tenant; forgotten when nobody waits
+  int64_t num_turns_ = 0;
   int64_t num_bytes_ = 0;
 };
 

@@ -228,7 +228,8 @@ absl::Status ReadConstraint(const v1::GenerateRequest& message, const ParseConte
   if (context.grammars == nullptr) {
     return absl::UnimplementedError(StrCat(field, ": there are no constraints here"));
   }
-  auto grammar = context.grammars->Get(constraint.source, context.should_stop, context.workers);
+  auto grammar = context.grammars->Get(constraint.source, context.should_stop, context.tenant,
+                                       context.workers);
   if (absl::IsInvalidArgument(grammar.status()) || absl::IsDeadlineExceeded(grammar.status())) {
     const absl::string_view problem = grammar.status().message();
     return FieldError(field, std::string_view(problem.data(), problem.size()));

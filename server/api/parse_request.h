@@ -44,6 +44,7 @@ struct ParseContext {
   const Backend* backend = nullptr;    // must compute an attention_override; null: all are computed
   GrammarCache* grammars = nullptr;    // compiles constraints; null: there are none
   WorkerPool* workers = nullptr;       // of which the call is a job; null: of none
+  std::string tenant = {};             // whose turns the constraints take
   // Polled during long work; true ends it.
   std::function<bool()> should_stop = [] { return false; };
   // Bytes of one text; 0: as many as max_model_len of the longest token have. A longer text cannot

@@ -13,12 +13,14 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "base/thread_name.h"
 #include "runtime/limits.h"
 
 namespace lssar {
 namespace {
 
 constexpr auto kCheckInterval = std::chrono::milliseconds(500);
+constexpr auto kWatchInterval = std::chrono::seconds(1);
 constexpr std::string_view kScheme = "bearer ";
 
 absl::Status Unauthenticated(const std::string& reason) {
@@ -231,7 +233,24 @@ AccessControl::AccessControl(std::string keys_path, const Log* log, const Client
       defaults_(defaults),
       watch_({keys_path_}, kCheckInterval) {}
 
-AccessControl::~AccessControl() = default;
+AccessControl::~AccessControl() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  stopped_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+}
+
+void AccessControl::Watch() {
+  NameThisThread("api-keys");
+  std::unique_lock lock(mutex_);
+  while (!stopped_.wait_for(lock, kWatchInterval, [this] { return is_stopping_; })) {
+    lock.unlock();
+    ReloadIfChanged();
+    lock.lock();
+  }
+}
 
 absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::string& keys_path,
                                                                    const Log* log,
@@ -240,6 +259,7 @@ absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::st
   if (keys_path.empty()) return control;
   ASSIGN_OR_RETURN(ApiKeys keys, ReadKeysOnAThread(keys_path));
   control->SetKeys(std::move(keys));
+  control->watcher_ = std::thread([self = control.get()] { self->Watch(); });
   return control;
 }
 

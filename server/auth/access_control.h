@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -183,6 +185,8 @@ class AccessControl {
   AccessControl(std::string keys_path, const Log* log, const ClientLimits& defaults);
   void SetKeys(ApiKeys keys);
   void ReloadIfChanged();
+  // Tells the operator of a changed file that no call has found yet.
+  void Watch();
   std::shared_ptr<const KeyTable> Table();
 
   const std::string keys_path_;
@@ -194,6 +198,9 @@ class AccessControl {
   FileWatch watch_;
   bool is_reading_ = false;  // a call reads the changed file
   std::shared_ptr<const KeyTable> table_;
+  std::condition_variable stopped_;
+  bool is_stopping_ = false;
+  std::thread watcher_;  // only with keys
 };
 
 }  // namespace lssar

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
@@ -46,6 +47,15 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 }
 
 }  // namespace
+
+std::string DescribeError(const CLI::ParseError& error) {
+  constexpr absl::string_view kTooMany = ": At Most 1 required but received ";
+  const absl::string_view text = error.what();
+  const size_t at = text.find(kTooMany);
+  if (at == absl::string_view::npos) return std::string(text);
+  return StrCat(text.substr(0, at), " is given ", text.substr(at + kTooMany.size()),
+                " times; give it once");
+}
 
 AssignFlag AssignText(std::string* target) {
   return [target](const std::string& value) {

@@ -15,6 +15,7 @@
 
 namespace CLI {
 class App;
+class ParseError;
 }  // namespace CLI
 
 namespace lssar {
@@ -31,6 +32,9 @@ struct Flag {
   // A switch: --name and --no-name take no value; the variable and the key take true or false.
   bool is_switch = false;
 };
+
+// CLI11's message, but for a flag that is given twice.
+std::string DescribeError(const CLI::ParseError& error);
 
 AssignFlag AssignText(std::string* target);
 template <typename Int>

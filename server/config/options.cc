@@ -493,7 +493,7 @@ std::optional<CommandLine> RunParser(CLI::App& app, std::vector<std::string> kno
   } catch (const CLI::ExtrasError&) {
     return Usage(DescribeUnknown(app.remaining(), known_names));
   } catch (const CLI::ParseError& error) {
-    return Usage(error.what());
+    return Usage(DescribeError(error));
   }
   return std::nullopt;
 }

@@ -622,6 +622,9 @@ class UsageTest(unittest.TestCase):
     def test_addresses_that_are_not_of_the_grpc_port(self):
         self.expect_usage('is a URL; give HOST:PORT', 'info', '--server', 'http://localhost:8080')
         self.expect_usage('has no port', 'info', '--server', 'localhost')
+        for port in ('0', '65536', '111846', '99999999999'):
+            self.expect_usage(f"the port of '127.0.0.1:{port}' must be in [1, 65535]",
+                              'info', '--server', f'127.0.0.1:{port}')
         with RunningServer() as server:
             done = run_cli('info', '--server', server.http_address, model=False)
         self.assertEqual(done.returncode, 1)

@@ -1,6 +1,5 @@
 // Constraints of requests: each is compiled once, and what a request says of it is checked.
 #include "server/api/grammar_cache.h"
-#include "base/error_details.h"
 
 #include <gmock/gmock.h>
 
@@ -8,8 +7,10 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/error_details.h"
 #include "base/str_cat.h"
 #include "tests/server/parse_fixture.h"
 #include "tests/server/poll_until.h"
@@ -91,13 +92,51 @@ TEST_F(CompiledConstraintTest, ACallThatHasEndedDoesNotWait) {
   GrammarCache none(&Zoo(), /*max_compiling=*/0);
   const GrammarSource source = {.kind = GrammarSource::Kind::kRegex, .text = "a"};
   EXPECT_EQ(none.Get(source, [] { return true; }).status().code(), absl::StatusCode::kCancelled);
-  const auto refused = none.Get(source, Never);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 // More than enough work for a poll.
 GrammarSource Large() {
   return {.kind = GrammarSource::Kind::kRegex, .text = "([a-z]{1,40}[0-9]{1,40}){1,40}"};
+}
+
+TEST_F(CompiledConstraintTest, ATenantsFirstCallComesBeforeAnothersSecond) {
+  GrammarCache one(&Zoo(), /*max_compiling=*/1);
+  std::atomic<bool> may_end = false, is_done = false;
+  std::atomic<int> num_calls = 0, num_refused = 0;
+  std::vector<std::thread> threads;
+  // Returns when the call compiles, or waits; from then on it calls `poll`.
+  const auto start = [&](std::string tenant, int i, std::function<void()> poll) {
+    threads.emplace_back([&, tenant, i, poll] {
+      GrammarSource source = Large();
+      source.text += StrCat(i);
+      const auto got = one.Get(
+          source,
+          [&, is_first = true]() mutable {
+            if (std::exchange(is_first, false)) ++num_calls;
+            poll();
+            return false;
+          },
+          tenant);
+      num_refused += absl::IsResourceExhausted(got.status());
+      EXPECT_TRUE(got.ok() || absl::IsResourceExhausted(got.status())) << got.status();
+      if (tenant == "alice") is_done = true;
+    });
+    EXPECT_TRUE(PollUntil([&] { return num_calls == std::ssize(threads); }));
+  };
+  start("mallory", 0, [&] { may_end.wait(false); });
+  // It is compiled, or waits, until alice's is.
+  start("mallory", 1, [&] {
+    if (may_end) EXPECT_TRUE(PollUntil([&] { return is_done.load(); }));
+  });
+  for (int i = 2; i < 5; ++i) start("mallory", i, [] {});
+  start("alice", 5, [] {});
+  EXPECT_TRUE(PollUntil([&] { return num_refused == 3; }))
+      << "those behind another of their tenant";
+  EXPECT_FALSE(is_done);
+  may_end = true;
+  may_end.notify_all();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(num_refused, 3);
 }
 
 TEST_F(CompiledConstraintTest, ACompilationStopsWhenItsCallHasEnded) {
@@ -139,7 +178,7 @@ TEST_F(ConstraintTest, CallsThatWaitHoldNoWorkerAndHaveALimit) {
   WorkerPool workers({.num_threads = 2});
   const auto wait = [&] {
     EXPECT_FALSE(none.Get(
-                         source, [&] { return is_over.load(); }, &workers)
+                         source, [&] { return is_over.load(); }, "", &workers)
                      .ok());
   };
   absl::Status refused;

@@ -94,6 +94,16 @@ class SignalTest(unittest.TestCase):
                 self.assertIn("the old keys stay", server.wait_for("api keys")["message"])
             self.assertEqual(server.stop(), 0)
 
+    def test_changed_keys_are_read_without_a_call_or_a_signal(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as keys:
+            keys.write('[alice]\nkey = "the-key-of-alice-0123456789"\n')
+            keys.flush()
+            server = ServerProcess("--api-keys", keys.name, "--threads", "1")
+            keys.write("[bob")
+            keys.flush()
+            self.assertIn("the old keys stay", server.wait_for("api keys")["message"])
+            self.assertEqual(server.stop(), 0)
+
     def test_user_signals_change_nothing_and_quit_drains(self):
         server = ServerProcess("--threads", "1")
         server.process.send_signal(signal.SIGUSR1)

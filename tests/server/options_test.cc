@@ -280,6 +280,8 @@ INSTANTIATE_TEST_SUITE_P(
                 {"unknown flag --max-modl-len", "did you mean --max-model-len?"}},
         BadLine{{"--modle=D"}, {"unknown flag --modle;", "did you mean --model?"}},
         BadLine{{"--model", "D", "--zzzzzzzzz"}, {"unknown flag --zzzzzzzzz\n"}},
+        BadLine{{"--model", "D", "--threads", "2", "--threads", "3"},
+                {"--threads is given 2 times; give it once"}},
         BadLine{{"--model", "D", "stray"}, {"unexpected argument stray"}},
         BadLine{{"--model"}, {"--model"}},
         BadLine{{"--model", "D", "--max-model-len", "1"},

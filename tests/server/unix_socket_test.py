@@ -48,6 +48,17 @@ class UnixSocketTest(unittest.TestCase):
         self.addCleanup(server.stop)
         self.assertEqual(health(self.address), SERVING)
 
+    def test_leaves_a_running_server_its_socket(self):
+        server = ServerProcess(listen=self.address)
+        self.addCleanup(server.stop)
+        done = subprocess.run([SERVER, "--model", "models/zoo/lssar-6m", "--listen", self.address,
+                               "--http-listen", "off"], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"--listen {self.address}: another process listens on this socket",
+                      done.stderr)
+        self.assertEqual(health(self.address), SERVING)
+
     def test_refuses_bad_paths(self):
         def refused(address):
             done = subprocess.run([SERVER, "--model", "models/zoo/lssar-6m", "--listen", address,
