@@ -262,6 +262,23 @@ class OwnServerTest(unittest.TestCase):
                     OwnServer('x', program=str(program), environment=environment)
 
 
+    def test_an_interrupted_start_ends_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program, pid = pathlib.Path(folder, 'server'), pathlib.Path(folder, 'pid')
+            program.write_text(f'#!/bin/sh\necho $$ > {pid}.new\nmv {pid}.new {pid}\n'
+                               'exec sleep 600\n')
+            program.chmod(0o755)
+
+            def interrupt():
+                wait_until(pid.exists)
+                os.kill(os.getpid(), signal.SIGINT)
+
+            threading.Thread(target=interrupt, daemon=True).start()
+            with self.assertRaises(KeyboardInterrupt):
+                OwnServer('x', program=str(program))
+            self.assertTrue(has_ended(int(pid.read_text())))
+
+
 class PackageTest(unittest.TestCase):
 
     def test_every_form_of_import_works(self):
@@ -307,6 +324,19 @@ class LifeTest(unittest.TestCase):
             with self.subTest(end=end):
                 pid = self.run_program(end)
                 self.assertTrue(wait_until(lambda pid=pid: has_ended(pid)))
+
+    def test_it_outlives_an_interrupt_that_the_program_catches(self):
+        program = ('import os, signal, time\nfrom lssar import LLM\n'
+                   f'llm = LLM({MODEL!r}, **{SMALL!r})\n'
+                   'try:\n    os.killpg(0, signal.SIGINT)\n    time.sleep(600)\n'
+                   'except KeyboardInterrupt:\n    pass\n'
+                   'time.sleep(1)\n'
+                   'print(len(llm.encode("The river")), llm._server.pid, flush=True)\n'
+                   'os.kill(os.getpid(), 9)\n')
+        done = subprocess.run([sys.executable, '-B', '-c', program], capture_output=True,
+                              text=True, check=False, start_new_session=True)
+        self.assertRegex(done.stdout, r'^\d+ \d+$', done.stderr)
+        self.assertTrue(wait_until(lambda: has_ended(int(done.stdout.split()[1]))))
 
     def test_a_server_that_died_is_an_error_with_its_last_lines(self):
         with LLM(MODEL, **SMALL) as llm:
