@@ -484,9 +484,15 @@ class Cases:
         for server, sentence in (('http://localhost:8080', 'localhost:8080.*HTTP port does not'),
                                  ('https://host', r'host:50051.*tls=Tls\(\)'),
                                  ('grpc://host:1', 'host:1'), ('localhost', 'HOST:PORT'),
-                                 ('host:port', 'HOST:PORT')):
+                                 ('host:port', 'HOST:PORT'), ('unixhost', 'HOST:PORT'),
+                                 ('host:111846', r'port is 111846; must be in \[1, 65535\]'),
+                                 ('host:65536', 'port is 65536'), ('host:0', 'port is 0;'),
+                                 ('host:99999999999', 'port is 99999999999'),
+                                 ('[::1]:65537', 'port is 65537')):
             with self.subTest(server), self.assertRaisesRegex(ValueError, sentence):
                 self.call(server, 'get_info')
+        with self.assertRaisesRegex(TypeError, 'server must be .* not 50051'):
+            self.call(50051, 'get_info')
         with self.assertRaisesRegex(ValueError, 'api_key'):
             self.call('host:1', 'get_info', client={'api_key': 'a b'})
         with self.assertRaisesRegex(ValueError, 'cert and key'):
