@@ -33,6 +33,10 @@ class SyncCalls:
     """Calls of Client, results as lists."""
 
     @staticmethod
+    def make(timeout_s):
+        Client(timeout_s=timeout_s)
+
+    @staticmethod
     def call(address, method, *args, client=None, **options):
         with Client(address, **{'retry': FAST, **(client or {})}) as connection:
             result = getattr(connection, method)(*args, **options)
@@ -50,6 +54,13 @@ class SyncCalls:
 
 class AsyncCalls:
     """The same of AsyncClient."""
+
+    @staticmethod
+    def make(timeout_s):
+        async def run():
+            AsyncClient(timeout_s=timeout_s)
+
+        asyncio.run(run())
 
     @staticmethod
     def call(address, method, *args, client=None, **options):
@@ -146,6 +157,27 @@ class Cases:
         with serve(ScriptedService(delay_s=30)) as address, self.assertRaises(LssarError) as caught:
             self.call(address, 'complete', 'x', client={'timeout_s': 0.3})
         self.assertEqual(caught.exception.code, 'DEADLINE_EXCEEDED')
+
+    def test_a_deadline_in_the_far_future_is_none(self):
+        for timeout_s in 4e8, 1e10, 1e300, 10**400, float('inf'):
+            with self.subTest(timeout_s), serve(ScriptedService()) as address:
+                self.assertEqual(self.call(address, 'get_info', timeout_s=timeout_s).model_name,
+                                 'scripted')
+                self.call(address, 'complete', 'x', client={'timeout_s': timeout_s})
+        with serve(ScriptedService()) as address:
+            self.call(address, 'complete', 'x', timeout_s=3e8)
+
+    def test_times_that_are_none(self):
+        for timeout_s, kind, sentence in (
+                (-1, ValueError, 'timeout_s is -1; must be at least 0'),
+                (float('nan'), ValueError, 'timeout_s is nan'),
+                ('5', TypeError, "timeout_s must be a time in seconds, or None, not '5'"),
+                (True, TypeError, 'timeout_s must be a time')):
+            with self.subTest(timeout_s):
+                with self.assertRaisesRegex(kind, sentence):
+                    self.call('host:1', 'complete', 'x', timeout_s=timeout_s)
+                with self.assertRaisesRegex(kind, sentence):
+                    self.make(timeout_s)
 
     # Many items.
 
@@ -599,6 +631,21 @@ class AttemptsTest(unittest.TestCase):
         with mock.patch('random.uniform', side_effect=lambda low, high: high):
             waits = [attempts.wait_after(error) for _ in range(6)]
         self.assertEqual(waits, [1, 2, 4, 5, 5, None])
+
+    def test_any_number_of_attempts(self):
+        attempts = Attempts(Retry(max_attempts=2000, initial_s=1, max_s=5), None)
+        waits = [attempts.wait_after(LssarError('UNAVAILABLE', '')) for _ in range(2000)]
+        self.assertEqual(waits.index(None), 1999)
+
+    def test_what_a_retry_cannot_be(self):
+        for name, value, kind, sentence in (
+                ('max_attempts', 0, ValueError, 'max_attempts is 0; must be at least 1'),
+                ('max_attempts', '5', TypeError, "max_attempts must be a number, not '5'"),
+                ('initial_s', -1, ValueError, 'initial_s is -1; must be at least 0'),
+                ('max_s', float('nan'), ValueError, 'max_s is nan'),
+                ('max_retry_info_s', None, TypeError, 'max_retry_info_s must be a number')):
+            with self.subTest(name, value=value), self.assertRaisesRegex(kind, sentence):
+                Retry(**{name: value})
 
     def test_the_servers_wait_is_the_least(self):
         error = LssarError('RESOURCE_EXHAUSTED', 'full', 3.0)

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from lssar.v1 import inference_pb2 as pb
 from lssar import _batches, _channel, _prefix, _requests, _resume, types
 from lssar._concurrency import AsyncEvent, AsyncWorkers, async_iterate
-from lssar._retry import Attempts, to_error
+from lssar._retry import Attempts, check_timeout, to_error
 
 Request = TypeVar('Request', bound=_prefix.KeyedRequest)
 Reply = TypeVar('Reply', bound=Message)
@@ -175,7 +175,7 @@ class AsyncClient:
                 another checkpoint answers fail with FAILED_PRECONDITION. None: not checked.
         """
         self._server = _channel.check_server(server)
-        self._timeout_s = timeout_s
+        self._timeout_s = check_timeout(timeout_s)
         self._metadata = _channel.check_api_key(api_key)
         self._has_tls = tls is not None
         self._retry = retry or types.Retry(max_attempts=1)

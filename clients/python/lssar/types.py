@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, cast
 
@@ -517,6 +518,15 @@ class Retry:
     max_s: float = 10.0  # longest backoff
     max_retry_info_s: float = 60.0  # where the server asks for a longer wait, the call fails
     resume: bool = True  # go on with a stream that broke; False: it fails
+
+    def __post_init__(self) -> None:
+        for name, least in (('max_attempts', 1), ('initial_s', 0), ('max_s', 0),
+                            ('max_retry_info_s', 0)):
+            value: object = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, numbers.Real):
+                raise TypeError(f'Retry: {name} must be a number, not {value!r}')
+            if not value >= least:
+                raise ValueError(f'Retry: {name} is {value}; must be at least {least}')
 
 
 class LssarError(Exception):
