@@ -17,6 +17,8 @@ import typing
 import unittest
 from unittest import mock
 
+import numpy
+
 import lssar
 from lssar.v1 import inference_pb2 as pb
 from lssar import AsyncClient, Client, LssarError, Retry, _server, types
@@ -385,6 +387,18 @@ class Cases:
         self.assertEqual(list(item.context.tokens.ids), [5, 6])
         self.assertEqual([list(text.tokens.ids) for text in item.continuations], [[7], [8, 9]])
         self.assertEqual(len(service.requests), 2)
+
+    def test_arrays_choose_layers_and_heads(self):
+        service = ScriptedService()
+        with serve(service) as address:
+            self.call(address, 'attention', 'x', layers=numpy.array([-1, 0]),
+                      heads=numpy.array([-4, 3]), rows=numpy.array([0, -1]))
+            self.call(address, 'attention', 'x', layers=numpy.array([1, 2]))
+            self.call(address, 'embed', 'x', layers=numpy.array([-1, 0]), pooling='token')
+        info, negative, positive, embed = service.requests
+        self.assertEqual((list(negative.layers), list(negative.heads), list(negative.rows)),
+                         ([5, 0], [0, 3], [0, -1]))
+        self.assertEqual((list(positive.layers), list(embed.layers)), ([1, 2], [-1, 0]))
 
     def test_a_bare_string_is_no_list(self):
         with serve(ScriptedService()) as address:

@@ -89,6 +89,8 @@ class LlmTest(unittest.TestCase):
         self.assertEqual(self.llm.generate(ids, GREEDY)[0].text,
                          self.llm.generate('The old house', GREEDY)[0].text)
         self.assertEqual(len(self.llm.generate([ids, ids[:2]], GREEDY)), 2)
+        self.assertEqual(len(self.llm.generate(list(numpy.array(ids)), GREEDY)), 1)
+        self.assertEqual(len(self.llm.generate([numpy.array(ids)] * 2, GREEDY)), 2)
         self.assertEqual(self.llm.generate([], GREEDY), [])
         self.assertIn('old house', self.llm.decode(ids))
 
@@ -126,7 +128,7 @@ class LlmTest(unittest.TestCase):
         ids = self.llm.encode('The river and the old house')
         layers = [6, -1, 0]
         [last] = self.llm.embed('The river and the old house', layers=layers)
-        [whole] = self.llm.embed([ids], layers=layers, pooling='token')
+        [whole] = self.llm.embed([ids], layers=numpy.array(layers), pooling='token')
         self.assertEqual((last.shape, whole.shape), ((3, 256), (len(ids), 3, 256)))
         self.assertEqual(whole[-1].tolist(), last.tolist())
         blocks = list(self.llm.client.hidden_states(ids, layers=layers))

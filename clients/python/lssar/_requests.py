@@ -48,6 +48,11 @@ def token_ids(ids: object, name: str) -> list[int]:
     return values
 
 
+def is_id(value: object) -> bool:
+    """True for one integer: an array of one also has __index__."""
+    return hasattr(value, '__index__') and not hasattr(value, '__len__')
+
+
 def text_or_tokens(text: types.Text, name: str) -> pb.TextOrTokens:
     """A context or a continuation."""
     if isinstance(text, str):
@@ -246,8 +251,7 @@ def score_item(context: types.Text, continuations: Sequence[types.Text],
     if prefix_id is not None and not item.context.text and not item.context.tokens.ids:
         item.context.tokens.ids.append(prefix_id)
     for i, continuation in enumerate(continuations):
-        if isinstance(continuation, bool) or hasattr(continuation, '__index__') and not hasattr(
-                continuation, '__len__'):
+        if is_id(continuation):
             raise TypeError(f'continuations[{i}] is {continuation!r}: each continuation is a text '
                             'or a list of token ids, so ids need a list of lists')
         item.continuations.append(text_or_tokens(continuation, f'continuations[{i}]'))
@@ -317,8 +321,9 @@ def _positive(index: int, count: int, name: str) -> int:
 
 def needs_info(options: types.AttentionOptions) -> bool:
     """True where layers or heads count from the end."""
-    indices = [*(options.get('layers') or ()), *(options.get('heads') or ())]
-    return any(not isinstance(index, str) and index < 0 for index in indices)
+    given = ('layers', options.get('layers')), ('heads', options.get('heads'))
+    return any(index < 0 for name, indices in given if indices is not None
+               for index in token_ids(indices, name))
 
 
 def prefix_id(info: types.ServerInfo) -> int | None:

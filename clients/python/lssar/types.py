@@ -204,7 +204,7 @@ class EmbedOptions(SharingOptions, total=False):
     pooling: Literal['last', 'mean', 'token']  # last token's vector, mean, or all; default last
     apply_head: bool  # outputs of the checkpoint's regression head; default False: hidden states
     normalize: bool  # scale each vector to L2 norm 1, after pooling and head; default False
-    layers: Sequence[int]  # 0: the embedding; k: behind block k; -1: the final norm; default [-1]
+    layers: TokenIds  # 0: the embedding; k: behind block k; -1: the final norm; default [-1]
     positions: TokenIds  # with 'mean' and 'token': only of these tokens, ascending; default all
     dtype: Literal['fp32', 'fp16']  # of the numbers on their way; default fp32
 
@@ -212,9 +212,9 @@ class EmbedOptions(SharingOptions, total=False):
 class AttentionOptions(SharingOptions, total=False):
     """Options of attention(). Negative indices count from the end, as in a Python list."""
 
-    layers: Sequence[int]  # default: all
-    heads: Sequence[int]  # default: all
-    rows: Sequence[int]  # positions of query tokens in the prompt; default: the last one
+    layers: TokenIds  # default: all
+    heads: TokenIds  # default: all
+    rows: TokenIds  # positions of query tokens in the prompt; default: the last one
     top_k: int  # largest weights of each row; 0: all that are not zero; default 0
     statistics: bool  # of each head over the rows, in place of their weights; default False
 
