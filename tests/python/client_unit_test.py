@@ -415,6 +415,65 @@ class Cases:
             with self.assertRaisesRegex(ValueError, 'empty'):
                 self.call(address, 'score', 'The capital', [])
 
+    def test_bytes_are_neither_texts_nor_ids(self):
+        with serve(ScriptedService()) as address:
+            for data in b'ab', bytearray(b'ab'), memoryview(b'ab'):
+                for method, args, options, name in (
+                        ('complete', (data,), {}, 'prompt'),
+                        ('complete', ([('user', data)],), {}, r'the content of prompt\[0\]'),
+                        ('complete_many', (data,), {}, 'complete_many'),
+                        ('complete', ('x',), {'stop_strings': data}, 'stop_strings'),
+                        ('complete', ('x',), {'stop_strings': [data]}, r'stop_strings\[0\]'),
+                        ('complete', ('x',), {'banned_token_ids': data}, 'banned_token_ids'),
+                        ('complete', ('x',), {'steering': [{'layer': 1, 'vector': data}]},
+                         r'steering\[0\].vector'),
+                        ('complete', ('x',), {'attention_override': {'p_by_layer': data}},
+                         'attention_override.p_by_layer'),
+                        ('score', (data, ['y']), {}, 'context'),
+                        ('score', ('x', data), {}, 'continuations is the bare string'),
+                        ('score', ('x', [data]), {}, r'continuations\[0\]'),
+                        ('embed', (data,), {}, r'inputs\[0\]'),
+                        ('tokenize', (data,), {}, 'text must be a text'),
+                        ('detokenize', (data,), {}, 'ids')):
+                    with (self.subTest(method, name=name, data=data),
+                          self.assertRaisesRegex(TypeError, f'^{name}')):
+                        self.call(address, method, *args, **options)
+
+    def test_what_cannot_be_sent_is_named(self):
+        bad = 'ab\ud800'
+        surrogate = r"\[2\] is '\\ud800', a lone surrogate"
+        with serve(ScriptedService()) as address:
+            for method, args, options, kind, sentence in (
+                    ('tokenize', (5,), {}, TypeError, 'text must be a text, not 5'),
+                    ('tokenize', (bad,), {}, ValueError, 'text' + surrogate),
+                    ('complete', (bad,), {}, ValueError, 'prompt' + surrogate),
+                    ('complete', ([('user', bad)],), {}, ValueError,
+                     r'the content of prompt\[0\]' + surrogate),
+                    ('complete', ([(bad, 'x')],), {}, ValueError,
+                     r'the role of prompt\[0\]' + surrogate),
+                    ('complete', ('x',), {'bad_words': ['a', bad]}, ValueError,
+                     r'bad_words\[1\]' + surrogate),
+                    ('complete', ('x',), {'regex': bad}, ValueError, r"regex is 'ab\\ud800'"),
+                    ('complete', ('x',), {'attention_override': {'kind': bad}}, ValueError,
+                     'attention_override is'),
+                    ('embed_many', (['a', bad],), {}, ValueError, r'inputs\[1\]' + surrogate),
+                    ('score', ('a', ['b', bad]), {}, ValueError, r'continuations\[1\]' + surrogate),
+                    ('score', ('a', 5), {}, TypeError, 'continuations must be a list, not 5'),
+                    ('score_many', ([('a', ['b']), ('a',)],), {}, TypeError,
+                     r"items\[1\] must be \(context, continuations\), not \('a',\)"),
+                    ('score_many', ([{'context': 'a', 'continuations': ['b']}],), {}, TypeError,
+                     r'items\[0\] must be \(context, continuations\), not {'),
+                    ('score_many', (['ab'],), {}, TypeError, r"items\[0\] must be .* not 'ab'"),
+                    ('complete', ([1, 2**40],), {}, ValueError,
+                     r'prompt\[1\] is 1099511627776; must be in \[-2147483648, 2147483647\]'),
+                    ('detokenize', ([-2**31 - 1],), {}, ValueError, r'ids\[0\] is -2147483649'),
+                    ('complete', ('x',), {'logit_bias': {'300': 5}}, TypeError,
+                     "logit_bias has the key '300'; a key is a token id"),
+                    ('complete', ('x',), {'logit_bias': {2**40: 5}}, ValueError, 'logit_bias is')):
+                with self.subTest(method, sentence=sentence):
+                    with self.assertRaisesRegex(kind, '^' + sentence):
+                        self.call(address, method, *args, **options)
+
     def test_chats_as_tuples_and_as_openai_has_them(self):
         service = ScriptedService()
         parts = [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]

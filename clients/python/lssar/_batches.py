@@ -191,6 +191,6 @@ class Progress(Generic[T]):
 
 def check_items(items: object, method: str, example: str) -> None:
     """Errors: TypeError where `items` is one item instead of many."""
-    if isinstance(items, (str, bytes)) or not (isinstance(items, Iterable)
+    if isinstance(items, _requests.STRINGS) or not (isinstance(items, Iterable)
                                                or hasattr(items, '__aiter__')):
         raise TypeError(f'{method}() takes {example}, not {items!r}')

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
 from lssar import client, types
-from lssar._requests import is_id
+from lssar._requests import STRINGS, is_id
 from lssar._server import OwnServer, server_program
 from lssar.types import SamplingParams
 
@@ -186,7 +186,7 @@ def _close(connection: client.Client, server: OwnServer, pid: int) -> None:
 
 def _is_chat(value: object) -> bool:
     """Whether this is a list of messages."""
-    return (isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and bool(value)
+    return (isinstance(value, Sequence) and not isinstance(value, STRINGS) and bool(value)
             and isinstance(value[0], (tuple, Mapping)))
 
 
