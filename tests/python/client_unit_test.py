@@ -441,7 +441,7 @@ class Cases:
 
     def test_what_cannot_be_sent_is_named(self):
         bad = 'ab\ud800'
-        surrogate = r"\[2\] is '\\ud800', a lone surrogate"
+        surrogate = r" has '\\ud800' at 2, a lone surrogate"
         with serve(ScriptedService()) as address:
             for method, args, options, kind, sentence in (
                     ('tokenize', (5,), {}, TypeError, 'text must be a text, not 5'),

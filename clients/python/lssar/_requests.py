@@ -66,8 +66,8 @@ def checked_text(text: object, name: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f'{name}[{error.start}] is {text[error.start]!r}, a lone surrogate: it '
-                         'has no UTF-8') from None
+        raise ValueError(f'{name} has {text[error.start]!r} at {error.start}, a lone surrogate: '
+                         'it has no UTF-8') from None
     return text
 
 

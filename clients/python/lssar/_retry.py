@@ -103,7 +103,7 @@ def to_error(error: grpc.RpcError, server: str, has_tls: bool) -> LssarError:
     return LssarError(code, message, retry_delay(metadata))
 
 
-def check_timeout(timeout_s: object) -> float | None:
+def check_timeout(timeout_s: float | None) -> float | None:
     """Seconds; None: no deadline. Errors: TypeError, ValueError."""
     if timeout_s is None:
         return None

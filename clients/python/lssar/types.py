@@ -522,7 +522,7 @@ class Retry:
     def __post_init__(self) -> None:
         for name, least in (('max_attempts', 1), ('initial_s', 0), ('max_s', 0),
                             ('max_retry_info_s', 0)):
-            value: object = getattr(self, name)
+            value: float = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, numbers.Real):
                 raise TypeError(f'Retry: {name} must be a number, not {value!r}')
             if not value >= least:
