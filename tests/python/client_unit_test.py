@@ -17,6 +17,8 @@ import typing
 import unittest
 from unittest import mock
 
+import numpy
+
 import lssar
 from lssar.v1 import inference_pb2 as pb
 from lssar import AsyncClient, Client, LssarError, Retry, _server, types
@@ -31,6 +33,10 @@ FAST = Retry(initial_s=0.02, max_s=0.05)
 
 class SyncCalls:
     """Calls of Client, results as lists."""
+
+    @staticmethod
+    def make(timeout_s):
+        Client(timeout_s=timeout_s)
 
     @staticmethod
     def call(address, method, *args, client=None, **options):
@@ -50,6 +56,13 @@ class SyncCalls:
 
 class AsyncCalls:
     """The same of AsyncClient."""
+
+    @staticmethod
+    def make(timeout_s):
+        async def run():
+            AsyncClient(timeout_s=timeout_s)
+
+        asyncio.run(run())
 
     @staticmethod
     def call(address, method, *args, client=None, **options):
@@ -146,6 +159,27 @@ class Cases:
         with serve(ScriptedService(delay_s=30)) as address, self.assertRaises(LssarError) as caught:
             self.call(address, 'complete', 'x', client={'timeout_s': 0.3})
         self.assertEqual(caught.exception.code, 'DEADLINE_EXCEEDED')
+
+    def test_a_deadline_in_the_far_future_is_none(self):
+        for timeout_s in 4e8, 1e10, 1e300, 10**400, float('inf'):
+            with self.subTest(timeout_s), serve(ScriptedService()) as address:
+                self.assertEqual(self.call(address, 'get_info', timeout_s=timeout_s).model_name,
+                                 'scripted')
+                self.call(address, 'complete', 'x', client={'timeout_s': timeout_s})
+        with serve(ScriptedService()) as address:
+            self.call(address, 'complete', 'x', timeout_s=3e8)
+
+    def test_times_that_are_none(self):
+        for timeout_s, kind, sentence in (
+                (-1, ValueError, 'timeout_s is -1; must be at least 0'),
+                (float('nan'), ValueError, 'timeout_s is nan'),
+                ('5', TypeError, "timeout_s must be a time in seconds, or None, not '5'"),
+                (True, TypeError, 'timeout_s must be a time')):
+            with self.subTest(timeout_s):
+                with self.assertRaisesRegex(kind, sentence):
+                    self.call('host:1', 'complete', 'x', timeout_s=timeout_s)
+                with self.assertRaisesRegex(kind, sentence):
+                    self.make(timeout_s)
 
     # Many items.
 
@@ -354,6 +388,18 @@ class Cases:
         self.assertEqual([list(text.tokens.ids) for text in item.continuations], [[7], [8, 9]])
         self.assertEqual(len(service.requests), 2)
 
+    def test_arrays_choose_layers_and_heads(self):
+        service = ScriptedService()
+        with serve(service) as address:
+            self.call(address, 'attention', 'x', layers=numpy.array([-1, 0]),
+                      heads=numpy.array([-4, 3]), rows=numpy.array([0, -1]))
+            self.call(address, 'attention', 'x', layers=numpy.array([1, 2]))
+            self.call(address, 'embed', 'x', layers=numpy.array([-1, 0]), pooling='token')
+        info, negative, positive, embed = service.requests
+        self.assertEqual((list(negative.layers), list(negative.heads), list(negative.rows)),
+                         ([5, 0], [0, 3], [0, -1]))
+        self.assertEqual((list(positive.layers), list(embed.layers)), ([1, 2], [-1, 0]))
+
     def test_a_bare_string_is_no_list(self):
         with serve(ScriptedService()) as address:
             with self.assertRaisesRegex(TypeError, r"bare string ' Paris'.*\[' Paris'\]"):
@@ -368,6 +414,65 @@ class Cases:
                 self.call(address, 'score_many', 'abc')
             with self.assertRaisesRegex(ValueError, 'empty'):
                 self.call(address, 'score', 'The capital', [])
+
+    def test_bytes_are_neither_texts_nor_ids(self):
+        with serve(ScriptedService()) as address:
+            for data in b'ab', bytearray(b'ab'), memoryview(b'ab'):
+                for method, args, options, name in (
+                        ('complete', (data,), {}, 'prompt'),
+                        ('complete', ([('user', data)],), {}, r'the content of prompt\[0\]'),
+                        ('complete_many', (data,), {}, 'complete_many'),
+                        ('complete', ('x',), {'stop_strings': data}, 'stop_strings'),
+                        ('complete', ('x',), {'stop_strings': [data]}, r'stop_strings\[0\]'),
+                        ('complete', ('x',), {'banned_token_ids': data}, 'banned_token_ids'),
+                        ('complete', ('x',), {'steering': [{'layer': 1, 'vector': data}]},
+                         r'steering\[0\].vector'),
+                        ('complete', ('x',), {'attention_override': {'p_by_layer': data}},
+                         'attention_override.p_by_layer'),
+                        ('score', (data, ['y']), {}, 'context'),
+                        ('score', ('x', data), {}, 'continuations is the bare string'),
+                        ('score', ('x', [data]), {}, r'continuations\[0\]'),
+                        ('embed', (data,), {}, r'inputs\[0\]'),
+                        ('tokenize', (data,), {}, 'text must be a text'),
+                        ('detokenize', (data,), {}, 'ids')):
+                    with (self.subTest(method, name=name, data=data),
+                          self.assertRaisesRegex(TypeError, f'^{name}')):
+                        self.call(address, method, *args, **options)
+
+    def test_what_cannot_be_sent_is_named(self):
+        bad = 'ab\ud800'
+        surrogate = r" has '\\ud800' at 2, a lone surrogate"
+        with serve(ScriptedService()) as address:
+            for method, args, options, kind, sentence in (
+                    ('tokenize', (5,), {}, TypeError, 'text must be a text, not 5'),
+                    ('tokenize', (bad,), {}, ValueError, 'text' + surrogate),
+                    ('complete', (bad,), {}, ValueError, 'prompt' + surrogate),
+                    ('complete', ([('user', bad)],), {}, ValueError,
+                     r'the content of prompt\[0\]' + surrogate),
+                    ('complete', ([(bad, 'x')],), {}, ValueError,
+                     r'the role of prompt\[0\]' + surrogate),
+                    ('complete', ('x',), {'bad_words': ['a', bad]}, ValueError,
+                     r'bad_words\[1\]' + surrogate),
+                    ('complete', ('x',), {'regex': bad}, ValueError, r"regex is 'ab\\ud800'"),
+                    ('complete', ('x',), {'attention_override': {'kind': bad}}, ValueError,
+                     'attention_override is'),
+                    ('embed_many', (['a', bad],), {}, ValueError, r'inputs\[1\]' + surrogate),
+                    ('score', ('a', ['b', bad]), {}, ValueError, r'continuations\[1\]' + surrogate),
+                    ('score', ('a', 5), {}, TypeError, 'continuations must be a list, not 5'),
+                    ('score_many', ([('a', ['b']), ('a',)],), {}, TypeError,
+                     r"items\[1\] must be \(context, continuations\), not \('a',\)"),
+                    ('score_many', ([{'context': 'a', 'continuations': ['b']}],), {}, TypeError,
+                     r'items\[0\] must be \(context, continuations\), not {'),
+                    ('score_many', (['ab'],), {}, TypeError, r"items\[0\] must be .* not 'ab'"),
+                    ('complete', ([1, 2**40],), {}, ValueError,
+                     r'prompt\[1\] is 1099511627776; must be in \[-2147483648, 2147483647\]'),
+                    ('detokenize', ([-2**31 - 1],), {}, ValueError, r'ids\[0\] is -2147483649'),
+                    ('complete', ('x',), {'logit_bias': {'300': 5}}, TypeError,
+                     "logit_bias has the key '300'; a key is a token id"),
+                    ('complete', ('x',), {'logit_bias': {2**40: 5}}, ValueError, 'logit_bias is')):
+                with self.subTest(method, sentence=sentence):
+                    with self.assertRaisesRegex(kind, '^' + sentence):
+                        self.call(address, method, *args, **options)
 
     def test_chats_as_tuples_and_as_openai_has_them(self):
         service = ScriptedService()
@@ -484,9 +589,15 @@ class Cases:
         for server, sentence in (('http://localhost:8080', 'localhost:8080.*HTTP port does not'),
                                  ('https://host', r'host:50051.*tls=Tls\(\)'),
                                  ('grpc://host:1', 'host:1'), ('localhost', 'HOST:PORT'),
-                                 ('host:port', 'HOST:PORT')):
+                                 ('host:port', 'HOST:PORT'), ('unixhost', 'HOST:PORT'),
+                                 ('host:111846', r'port is 111846; must be in \[1, 65535\]'),
+                                 ('host:65536', 'port is 65536'), ('host:0', 'port is 0;'),
+                                 ('host:99999999999', 'port is 99999999999'),
+                                 ('[::1]:65537', 'port is 65537')):
             with self.subTest(server), self.assertRaisesRegex(ValueError, sentence):
                 self.call(server, 'get_info')
+        with self.assertRaisesRegex(TypeError, 'server must be .* not 50051'):
+            self.call(50051, 'get_info')
         with self.assertRaisesRegex(ValueError, 'api_key'):
             self.call('host:1', 'get_info', client={'api_key': 'a b'})
         with self.assertRaisesRegex(ValueError, 'cert and key'):
@@ -593,6 +704,21 @@ class AttemptsTest(unittest.TestCase):
         with mock.patch('random.uniform', side_effect=lambda low, high: high):
             waits = [attempts.wait_after(error) for _ in range(6)]
         self.assertEqual(waits, [1, 2, 4, 5, 5, None])
+
+    def test_any_number_of_attempts(self):
+        attempts = Attempts(Retry(max_attempts=2000, initial_s=1, max_s=5), None)
+        waits = [attempts.wait_after(LssarError('UNAVAILABLE', '')) for _ in range(2000)]
+        self.assertEqual(waits.index(None), 1999)
+
+    def test_what_a_retry_cannot_be(self):
+        for name, value, kind, sentence in (
+                ('max_attempts', 0, ValueError, 'max_attempts is 0; must be at least 1'),
+                ('max_attempts', '5', TypeError, "max_attempts must be a number, not '5'"),
+                ('initial_s', -1, ValueError, 'initial_s is -1; must be at least 0'),
+                ('max_s', float('nan'), ValueError, 'max_s is nan'),
+                ('max_retry_info_s', None, TypeError, 'max_retry_info_s must be a number')):
+            with self.subTest(name, value=value), self.assertRaisesRegex(kind, sentence):
+                Retry(**{name: value})
 
     def test_the_servers_wait_is_the_least(self):
         error = LssarError('RESOURCE_EXHAUSTED', 'full', 3.0)

@@ -89,6 +89,8 @@ class LlmTest(unittest.TestCase):
         self.assertEqual(self.llm.generate(ids, GREEDY)[0].text,
                          self.llm.generate('The old house', GREEDY)[0].text)
         self.assertEqual(len(self.llm.generate([ids, ids[:2]], GREEDY)), 2)
+        self.assertEqual(len(self.llm.generate(list(numpy.array(ids)), GREEDY)), 1)
+        self.assertEqual(len(self.llm.generate([numpy.array(ids)] * 2, GREEDY)), 2)
         self.assertEqual(self.llm.generate([], GREEDY), [])
         self.assertIn('old house', self.llm.decode(ids))
 
@@ -126,7 +128,7 @@ class LlmTest(unittest.TestCase):
         ids = self.llm.encode('The river and the old house')
         layers = [6, -1, 0]
         [last] = self.llm.embed('The river and the old house', layers=layers)
-        [whole] = self.llm.embed([ids], layers=layers, pooling='token')
+        [whole] = self.llm.embed([ids], layers=numpy.array(layers), pooling='token')
         self.assertEqual((last.shape, whole.shape), ((3, 256), (len(ids), 3, 256)))
         self.assertEqual(whole[-1].tolist(), last.tolist())
         blocks = list(self.llm.client.hidden_states(ids, layers=layers))
@@ -262,6 +264,23 @@ class OwnServerTest(unittest.TestCase):
                     OwnServer('x', program=str(program), environment=environment)
 
 
+    def test_an_interrupted_start_ends_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program, pid = pathlib.Path(folder, 'server'), pathlib.Path(folder, 'pid')
+            program.write_text(f'#!/bin/sh\necho $$ > {pid}.new\nmv {pid}.new {pid}\n'
+                               'exec sleep 600\n')
+            program.chmod(0o755)
+
+            def interrupt():
+                wait_until(pid.exists)
+                os.kill(os.getpid(), signal.SIGINT)
+
+            threading.Thread(target=interrupt, daemon=True).start()
+            with self.assertRaises(KeyboardInterrupt):
+                OwnServer('x', program=str(program))
+            self.assertTrue(has_ended(int(pid.read_text())))
+
+
 class PackageTest(unittest.TestCase):
 
     def test_every_form_of_import_works(self):
@@ -307,6 +326,19 @@ class LifeTest(unittest.TestCase):
             with self.subTest(end=end):
                 pid = self.run_program(end)
                 self.assertTrue(wait_until(lambda pid=pid: has_ended(pid)))
+
+    def test_it_outlives_an_interrupt_that_the_program_catches(self):
+        program = ('import os, signal, time\nfrom lssar import LLM\n'
+                   f'llm = LLM({MODEL!r}, **{SMALL!r})\n'
+                   'try:\n    os.killpg(0, signal.SIGINT)\n    time.sleep(600)\n'
+                   'except KeyboardInterrupt:\n    pass\n'
+                   'time.sleep(1)\n'
+                   'print(len(llm.encode("The river")), llm._server.pid, flush=True)\n'
+                   'os.kill(os.getpid(), 9)\n')
+        done = subprocess.run([sys.executable, '-B', '-c', program], capture_output=True,
+                              text=True, check=False, start_new_session=True)
+        self.assertRegex(done.stdout, r'^\d+ \d+$', done.stderr)
+        self.assertTrue(wait_until(lambda: has_ended(int(done.stdout.split()[1]))))
 
     def test_a_server_that_died_is_an_error_with_its_last_lines(self):
         with LLM(MODEL, **SMALL) as llm:

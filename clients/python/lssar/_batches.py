@@ -119,7 +119,8 @@ class InputGroups:
     """Groups inputs of embed_many() into calls: add() each, then rest()."""
 
     def __init__(self, options: types.EmbedOptions) -> None:
-        num_layers = max(1, len(options.get('layers') or ()))
+        layers = options.get('layers')
+        num_layers = 1 if layers is None else len(_requests.token_ids(layers, 'layers'))
         self._max_bytes = (TOKEN_VECTOR_BYTES_PER_CALL // num_layers
                            if options.get('pooling') == 'token' else BYTES_PER_CALL)
         self._group: list[pb.TextOrTokens] = []
@@ -190,6 +191,6 @@ class Progress(Generic[T]):
 
 def check_items(items: object, method: str, example: str) -> None:
     """Errors: TypeError where `items` is one item instead of many."""
-    if isinstance(items, (str, bytes)) or not (isinstance(items, Iterable)
+    if isinstance(items, _requests.STRINGS) or not (isinstance(items, Iterable)
                                                or hasattr(items, '__aiter__')):
         raise TypeError(f'{method}() takes {example}, not {items!r}')

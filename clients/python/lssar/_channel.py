@@ -19,7 +19,10 @@ OPTIONS = [
 
 
 def check_server(server: str) -> str:
-    """Returns `server`. Errors: ValueError with the right form, where it is not an address."""
+    """Returns `server`. Errors: ValueError with the right form, where it is not an address;
+    TypeError."""
+    if not isinstance(server, str):
+        raise TypeError(f'server must be a text such as 127.0.0.1:50051, not {server!r}')
     url = re.match(r'(?i)(https?|grpcs?)://([^/]*)', server)
     if url:
         tls = ', tls=Tls()' if url[1].lower() in ('https', 'grpcs') else ''
@@ -27,8 +30,13 @@ def check_server(server: str) -> str:
         raise ValueError(
             f"server is {server!r}, a URL: give HOST:PORT of the server's gRPC port, such as "
             f'Client({port!r}{tls}). The HTTP port does not speak gRPC')
-    if not server.startswith('unix') and not re.search(r':\d+$', server):
-        raise ValueError(f'server is {server!r}: give HOST:PORT, such as 127.0.0.1:50051')
+    if not server.startswith(('unix:', 'unix-abstract:')):
+        port = re.search(r':([0-9]+)$', server)
+        if not port:
+            raise ValueError(f'server is {server!r}: give HOST:PORT, such as 127.0.0.1:50051')
+        # gRPC would take the port modulo 65536.
+        if len(port[1]) > 9 or not 1 <= int(port[1]) <= 65535:
+            raise ValueError(f'server is {server!r}: its port is {port[1]}; must be in [1, 65535]')
     return server
 
 

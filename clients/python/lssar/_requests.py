@@ -25,16 +25,19 @@ TEXT_LISTS = frozenset({'bad_words', 'stop_strings', 'choice'})
 # Lists that choose. In a request, an empty one is one that is not there: it would choose all, or
 # the default.
 CHOOSING = frozenset({'allowed_token_ids', 'choice', 'layers', 'heads', 'rows', 'positions'})
+STRINGS = (str, bytes, bytearray, memoryview)
+INT32 = range(-1 << 31, 1 << 31)
 CONSTRAINTS = ('json_object', 'json_schema', 'regex', 'grammar', 'choice')
 
 Dataclass = TypeVar('Dataclass')
 
 
 def token_ids(ids: object, name: str) -> list[int]:
-    """A list of integers. Errors: TypeError with `name`, where it is something else."""
-    if hasattr(ids, 'tolist'):
+    """A list of integers. Errors: TypeError with `name`, where it is something else; ValueError
+    where one of them has more than 32 bits."""
+    if hasattr(ids, 'tolist') and not isinstance(ids, STRINGS):
         ids = ids.tolist()
-    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+    if isinstance(ids, STRINGS) or not isinstance(ids, Iterable):
         raise TypeError(f'{name} must be a list or one-dimensional array of token ids, '
                         f'not {ids!r}')
     values = []
@@ -45,24 +48,44 @@ def token_ids(ids: object, name: str) -> list[int]:
             values.append(operator.index(value))
         except TypeError:
             raise TypeError(f'{name}[{i}] must be an integer, not {value!r}') from None
+    if values and (min(values) not in INT32 or max(values) not in INT32):
+        i = next(i for i, value in enumerate(values) if value not in INT32)
+        raise ValueError(f'{name}[{i}] is {values[i]}; must be in [{INT32[0]}, {INT32[-1]}]')
     return values
+
+
+def is_id(value: object) -> bool:
+    """True for one integer: an array of one also has __index__."""
+    return hasattr(value, '__index__') and not hasattr(value, '__len__')
+
+
+def checked_text(text: object, name: str) -> str:
+    """Returns `text`. Errors: TypeError, ValueError with `name`."""
+    if not isinstance(text, str):
+        raise TypeError(f'{name} must be a text, not {text!r}')
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f'{name} has {text[error.start]!r} at {error.start}, a lone surrogate: '
+                         'it has no UTF-8') from None
+    return text
 
 
 def text_or_tokens(text: types.Text, name: str) -> pb.TextOrTokens:
     """A context or a continuation."""
     if isinstance(text, str):
-        return pb.TextOrTokens(text=text)
+        return pb.TextOrTokens(text=checked_text(text, name))
     return pb.TextOrTokens(tokens=pb.TokenIds(ids=token_ids(text, name)))
 
 
 def _content(content: object, name: str) -> str:
     if isinstance(content, str):
-        return content
-    if isinstance(content, Sequence) and not isinstance(content, bytes):
+        return checked_text(content, name)
+    if isinstance(content, Sequence) and not isinstance(content, STRINGS):
         parts = [part.get('text') if isinstance(part, Mapping) and part.get('type') == 'text' else
                  None for part in content]
         if all(isinstance(part, str) for part in parts):
-            return ''.join(map(str, parts))
+            return checked_text(''.join(map(str, parts)), name)
     raise TypeError(f"{name} must be a text or a list of {{'type': 'text', 'text': ...}} parts, "
                     f'not {content!r}')
 
@@ -80,9 +103,8 @@ def _chat_message(message: object, name: str) -> pb.ChatMessage:
     else:
         raise TypeError(f"{name} must be (role, content) or {{'role': ..., 'content': ...}}, "
                         f'not {message!r}')
-    if not isinstance(role, str):
-        raise TypeError(f'the role of {name} must be a text, not {role!r}')
-    return pb.ChatMessage(role=role, content=_content(content, f'the content of {name}'))
+    return pb.ChatMessage(role=checked_text(role, f'the role of {name}'),
+                          content=_content(content, f'the content of {name}'))
 
 
 Request = TypeVar('Request', pb.GenerateRequest, pb.CaptureAttentionRequest)
@@ -90,7 +112,7 @@ Request = TypeVar('Request', pb.GenerateRequest, pb.CaptureAttentionRequest)
 
 def _set_prompt(request: Request, prompt: types.Prompt) -> Request:
     if isinstance(prompt, str):
-        request.text = prompt
+        request.text = checked_text(prompt, 'prompt')
         return request
     if isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], (tuple, Mapping)):
         request.chat.messages.extend(
@@ -104,7 +126,7 @@ def _set_prompt(request: Request, prompt: types.Prompt) -> Request:
 
 
 def _steering(vectors: object) -> list[pb.Steering]:
-    if isinstance(vectors, (str, bytes, Mapping)) or not isinstance(vectors, Iterable):
+    if isinstance(vectors, (*STRINGS, Mapping)) or not isinstance(vectors, Iterable):
         raise TypeError('steering must be a list of dicts such as {"layer": 3, "vector": [...]}')
     messages = []
     for i, each in enumerate(vectors):
@@ -115,6 +137,8 @@ def _steering(vectors: object) -> list[pb.Steering]:
             raise TypeError(f'steering[{i}] has {sorted(map(str, each))}; it must have layer and '
                             'vector, and may have scale and first_position')
         vector = each['vector']
+        if isinstance(vector, STRINGS):
+            raise TypeError(f'steering[{i}].vector must be a list of numbers, not {vector!r}')
         numbers = vector.tolist() if hasattr(vector, 'tolist') else vector
         try:
             messages.append(pb.Steering(**{**each, 'vector': numbers}))
@@ -130,9 +154,9 @@ def _powers(power: Mapping[str, object], place: str) -> dict[str, object]:
         if name not in values:
             continue
         numbers: object = values[name]
-        if hasattr(numbers, 'tolist'):
+        if hasattr(numbers, 'tolist') and not isinstance(numbers, STRINGS):
             numbers = numbers.tolist()
-        if not isinstance(numbers, Iterable) or isinstance(numbers, (str, bytes, Mapping)):
+        if not isinstance(numbers, Iterable) or isinstance(numbers, (*STRINGS, Mapping)):
             raise TypeError(f'{place}.{name} must be a list of numbers, not {numbers!r}')
         values[name] = [each for row in numbers
                         for each in (row if isinstance(row, (list, tuple)) else [row])]
@@ -174,13 +198,12 @@ def _checked_options(method: str, options: Mapping[str, object],
         if name in ID_OPTIONS:
             value = token_ids(value, name)
         elif name in LIST_OPTIONS:
-            if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+            if isinstance(value, STRINGS) or not isinstance(value, Iterable):
                 raise TypeError(f'{name} must be a list, not {value!r}: write [{value!r}]')
-            value = list(value) if name in TEXT_LISTS else token_ids(value, name)
+            value = ([checked_text(text, f'{name}[{i}]') for i, text in enumerate(value)]
+                     if name in TEXT_LISTS else token_ids(value, name))
         elif name == 'logit_bias':
-            if not isinstance(value, Mapping):
-                raise TypeError(f'logit_bias must be a dict of token id to bias, not {value!r}')
-            value = {operator.index(key): bias for key, bias in value.items()}
+            value = _logit_bias(value)
         elif name == 'steering':
             value = _steering(value)
         elif name == 'json_schema':
@@ -195,6 +218,17 @@ def _checked_options(method: str, options: Mapping[str, object],
         raise TypeError(f'{given[0]} and {given[1]} constrain the same text: give one')
     return {name: value for name, value in values.items() if name not in CONSTRAINTS
             or value is not False}
+
+
+def _logit_bias(value: object) -> dict[int, object]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f'logit_bias must be a dict of token id to bias, not {value!r}')
+    biases: dict[int, object] = {}
+    for key, bias in value.items():
+        if isinstance(key, bool) or not is_id(key):
+            raise TypeError(f'logit_bias has the key {key!r}; a key is a token id, an integer')
+        biases[operator.index(key)] = bias
+    return biases
 
 
 def _json_schema(value: object) -> str:
@@ -221,6 +255,8 @@ def _fill(request: ProtoMessage, values: Mapping[str, object]) -> None:
                 getattr(request, name).extend(value)
             else:
                 setattr(request, name, value)
+        except UnicodeError as error:
+            raise ValueError(f'{name} is {value!r}: {error}') from None
         except (TypeError, ValueError) as error:
             raise type(error)(f'{name} is {value!r}: {error}') from None
 
@@ -235,19 +271,29 @@ def generate_request(prompt: types.Prompt, options: types.GenerateOptions) -> pb
     return request
 
 
+def context_and_continuations(item: object, index: int) -> types.ScoreItem:
+    """The parts of an item of score_many(). Errors: TypeError with `index`."""
+    if isinstance(item, Iterable) and not isinstance(item, (*STRINGS, Mapping)):
+        parts = tuple(item)
+        if len(parts) == 2:
+            return cast(types.ScoreItem, parts)
+    raise TypeError(f'items[{index}] must be (context, continuations), not {item!r}')
+
+
 def score_item(context: types.Text, continuations: Sequence[types.Text],
                prefix_id: int | None) -> pb.ScoreItem:
     """One item. `prefix_id`: the token that an empty context is replaced by; None: the server's
     own choice, BOS."""
-    if isinstance(continuations, (str, bytes)):
+    if isinstance(continuations, STRINGS):
         raise TypeError(f'continuations is the bare string {continuations!r}: give a list of '
                         f'continuations, [{continuations!r}]')
+    if not isinstance(continuations, Iterable):
+        raise TypeError(f'continuations must be a list, not {continuations!r}')
     item = pb.ScoreItem(context=text_or_tokens(context, 'context'))
     if prefix_id is not None and not item.context.text and not item.context.tokens.ids:
         item.context.tokens.ids.append(prefix_id)
     for i, continuation in enumerate(continuations):
-        if isinstance(continuation, bool) or hasattr(continuation, '__index__') and not hasattr(
-                continuation, '__len__'):
+        if is_id(continuation):
             raise TypeError(f'continuations[{i}] is {continuation!r}: each continuation is a text '
                             'or a list of token ids, so ids need a list of lists')
         item.continuations.append(text_or_tokens(continuation, f'continuations[{i}]'))
@@ -317,8 +363,9 @@ def _positive(index: int, count: int, name: str) -> int:
 
 def needs_info(options: types.AttentionOptions) -> bool:
     """True where layers or heads count from the end."""
-    indices = [*(options.get('layers') or ()), *(options.get('heads') or ())]
-    return any(not isinstance(index, str) and index < 0 for index in indices)
+    given = ('layers', options.get('layers')), ('heads', options.get('heads'))
+    return any(index < 0 for name, indices in given if indices is not None
+               for index in token_ids(indices, name))
 
 
 def prefix_id(info: types.ServerInfo) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import numbers
 import random
 import re
 import time
@@ -18,6 +18,8 @@ DETAILS_KEY = 'grpc-status-details-bin'
 # end of the body without trailers (HAProxy), and of RST_STREAM with INTERNAL_ERROR (Envoy).
 BROKEN = re.compile(r'Stream removed|RST_STREAM with error code 2|without (grpc-)?status')
 RETRY_INFO = b'/google.rpc.RetryInfo'
+MAX_TIMEOUT_S = 10 * 365 * 86400.0  # more is no deadline: gRPC's clock overflows at a few of these
+MAX_DOUBLINGS = 1000  # of a backoff
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -101,15 +103,24 @@ def to_error(error: grpc.RpcError, server: str, has_tls: bool) -> LssarError:
     return LssarError(code, message, retry_delay(metadata))
 
 
+def check_timeout(timeout_s: float | None) -> float | None:
+    """Seconds; None: no deadline. Errors: TypeError, ValueError."""
+    if timeout_s is None:
+        return None
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
+        raise TypeError(f'timeout_s must be a time in seconds, or None, not {timeout_s!r}')
+    if not timeout_s >= 0:
+        raise ValueError(f'timeout_s is {timeout_s}; must be at least 0, or None')
+    return None if timeout_s > MAX_TIMEOUT_S else float(timeout_s)
+
+
 class Attempts:
     """The attempts of one call: deadline and waits."""
 
     def __init__(self, retry: Retry, timeout_s: float | None) -> None:
-        if timeout_s is not None and not timeout_s >= 0:
-            raise ValueError(f'timeout_s is {timeout_s}; must be a time in seconds, or None')
+        seconds = check_timeout(timeout_s)
         self._retry = retry
-        self._deadline = (None if timeout_s is None or timeout_s == math.inf
-                          else time.monotonic() + timeout_s)
+        self._deadline = None if seconds is None else time.monotonic() + seconds
         self._num_failed = 0
 
     def timeout(self) -> float | None:
@@ -130,7 +141,8 @@ class Attempts:
         self._num_failed += 1
         if self._num_failed >= self._retry.max_attempts:
             return None
-        backoff = min(self._retry.max_s, self._retry.initial_s * 2.0**(self._num_failed - 1))
+        doublings = min(MAX_DOUBLINGS, self._num_failed - 1)
+        backoff = min(self._retry.max_s, self._retry.initial_s * 2.0**doublings)
         if error.code == 'RESOURCE_EXHAUSTED' and error.retry_delay_s is not None:
             if error.retry_delay_s > self._retry.max_retry_info_s:
                 return None

@@ -101,7 +101,11 @@ class OwnServer:
             self._remove_directory()
             raise process
         self._process = process
-        self._is_serving.wait()
+        try:
+            self._is_serving.wait()
+        except BaseException:  # Ctrl-C, which the server does not get
+            self.close()
+            raise
         if self._process.poll() is not None:
             self._remove_directory()
             raise RuntimeError(f'{self._command!r} ended with code {self._process.returncode}:\n'
@@ -111,7 +115,8 @@ class OwnServer:
         try:
             process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL,
                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                       text=True, errors='replace', env=self._environment)
+                                       text=True, errors='replace', env=self._environment,
+                                       process_group=0)  # Ctrl-C is for this process
         except OSError as error:
             started.put(error)
             return

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from lssar.v1 import inference_pb2 as pb
 from lssar import _batches, _channel, _prefix, _requests, _resume, types
 from lssar._concurrency import AsyncEvent, AsyncWorkers, async_iterate
-from lssar._retry import Attempts, to_error
+from lssar._retry import Attempts, check_timeout, to_error
 
 Request = TypeVar('Request', bound=_prefix.KeyedRequest)
 Reply = TypeVar('Reply', bound=Message)
@@ -175,7 +175,7 @@ class AsyncClient:
                 another checkpoint answers fail with FAILED_PRECONDITION. None: not checked.
         """
         self._server = _channel.check_server(server)
-        self._timeout_s = timeout_s
+        self._timeout_s = check_timeout(timeout_s)
         self._metadata = _channel.check_api_key(api_key)
         self._has_tls = tls is not None
         self._retry = retry or types.Retry(max_attempts=1)
@@ -368,7 +368,10 @@ class AsyncClient:
     async def _parts(self, items: Iterable[types.ScoreItem] | AsyncIterable[types.ScoreItem]
                      ) -> AsyncIterator[_batches.Part]:
         parts = _batches.Parts()
-        async for context, continuations in async_iterate(items):
+        num_items = 0
+        async for item in async_iterate(items):
+            context, continuations = _requests.context_and_continuations(item, num_items)
+            num_items += 1
             prefix = await self._prefix_id() if _requests.is_empty(context) else None
             for part in parts.add(_requests.score_item(context, continuations, prefix)):
                 yield part
@@ -467,7 +470,7 @@ class AsyncClient:
     async def tokenize(self, text: str, *, add_bos: bool | None = None,
                        **options: Unpack[types.CallOptions]) -> list[int]:
         """Returns token ids. BOS comes first as the checkpoint says for prompts, or `add_bos`."""
-        request = pb.TokenizeRequest(text=text)
+        request = pb.TokenizeRequest(text=_requests.checked_text(text, 'text'))
         if add_bos is not None:
             request.add_bos = add_bos
         return list((await self._unary(self._tokenize, request, options)).ids)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
 from lssar import client, types
+from lssar._requests import STRINGS, is_id
 from lssar._server import OwnServer, server_program
 from lssar.types import SamplingParams
 
@@ -121,7 +122,7 @@ class LLM:
         results = self._guard(
             lambda: list(self._client.embed_many(texts, progress=use_tqdm, **options)))
         vectors = [numpy.array(each.vectors, numpy.float32) for each in results]
-        if options.get('layers'):
+        if options.get('layers') is not None:
             vectors = [each.reshape(-1, result.num_layers, each.shape[1])
                        for each, result in zip(vectors, results, strict=True)]
         return vectors if options.get('pooling') == 'token' else [each[0] for each in vectors]
@@ -185,14 +186,14 @@ def _close(connection: client.Client, server: OwnServer, pid: int) -> None:
 
 def _is_chat(value: object) -> bool:
     """Whether this is a list of messages."""
-    return (isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and bool(value)
+    return (isinstance(value, Sequence) and not isinstance(value, STRINGS) and bool(value)
             and isinstance(value[0], (tuple, Mapping)))
 
 
 def _as_list(value: types.Prompt | Sequence[types.Prompt]) -> list[types.Prompt]:
     """A list of prompts, also from one: a text, token ids or a chat."""
     is_one = (isinstance(value, str) or not isinstance(value, Sequence) or _is_chat(value)
-              or (bool(value) and all(isinstance(each, int) for each in value)))
+              or (bool(value) and all(map(is_id, value))))
     return cast(list[types.Prompt], [value] if is_one else list(cast(Sequence[object], value)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, cast
 
@@ -203,7 +204,7 @@ class EmbedOptions(SharingOptions, total=False):
     pooling: Literal['last', 'mean', 'token']  # last token's vector, mean, or all; default last
     apply_head: bool  # outputs of the checkpoint's regression head; default False: hidden states
     normalize: bool  # scale each vector to L2 norm 1, after pooling and head; default False
-    layers: Sequence[int]  # 0: the embedding; k: behind block k; -1: the final norm; default [-1]
+    layers: TokenIds  # 0: the embedding; k: behind block k; -1: the final norm; default [-1]
     positions: TokenIds  # with 'mean' and 'token': only of these tokens, ascending; default all
     dtype: Literal['fp32', 'fp16']  # of the numbers on their way; default fp32
 
@@ -211,9 +212,9 @@ class EmbedOptions(SharingOptions, total=False):
 class AttentionOptions(SharingOptions, total=False):
     """Options of attention(). Negative indices count from the end, as in a Python list."""
 
-    layers: Sequence[int]  # default: all
-    heads: Sequence[int]  # default: all
-    rows: Sequence[int]  # positions of query tokens in the prompt; default: the last one
+    layers: TokenIds  # default: all
+    heads: TokenIds  # default: all
+    rows: TokenIds  # positions of query tokens in the prompt; default: the last one
     top_k: int  # largest weights of each row; 0: all that are not zero; default 0
     statistics: bool  # of each head over the rows, in place of their weights; default False
 
@@ -517,6 +518,15 @@ class Retry:
     max_s: float = 10.0  # longest backoff
     max_retry_info_s: float = 60.0  # where the server asks for a longer wait, the call fails
     resume: bool = True  # go on with a stream that broke; False: it fails
+
+    def __post_init__(self) -> None:
+        for name, least in (('max_attempts', 1), ('initial_s', 0), ('max_s', 0),
+                            ('max_retry_info_s', 0)):
+            value: float = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, numbers.Real):
+                raise TypeError(f'Retry: {name} must be a number, not {value!r}')
+            if not value >= least:
+                raise ValueError(f'Retry: {name} is {value}; must be at least {least}')
 
 
 class LssarError(Exception):
