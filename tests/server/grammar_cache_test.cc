@@ -126,7 +126,9 @@ TEST_F(CompiledConstraintTest, ATenantsFirstCallComesBeforeAnothersSecond) {
   start("mallory", 0, [&] { may_end.wait(false); });
   // It is compiled, or waits, until alice's is.
   start("mallory", 1, [&] {
-    if (may_end) EXPECT_TRUE(PollUntil([&] { return is_done.load(); }));
+    if (may_end) {
+      EXPECT_TRUE(PollUntil([&] { return is_done.load(); }));
+    }
   });
   for (int i = 2; i < 5; ++i) start("mallory", i, [] {});
   start("alice", 5, [] {});
