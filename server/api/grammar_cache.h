@@ -24,8 +24,8 @@ namespace lssar {
 
 // All compiled grammars, those that requests use included, about.
 inline constexpr int64_t kMaxGrammarCacheBytes = int64_t{128} << 20;
-// How long a request waits while as many others are compiled as may be: behind others of its tenant,
-// and as the tenant's first, whose turn comes after the other tenants'.
+// How long a request waits while as many others are compiled as may be: behind another of its
+// tenant, and as the tenant's first, whose turn comes after the other tenants'.
 inline constexpr std::chrono::seconds kMaxGrammarWait{2};
 inline constexpr std::chrono::seconds kMaxGrammarTurn{60};
 // Requests that wait, for that or for the same constraint: at most, and where the tenant has none.
