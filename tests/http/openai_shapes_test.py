@@ -324,6 +324,19 @@ class OpenApiTest(unittest.TestCase):
         self.check("/v1/models/{model}", "get",
                    server.request("GET", f"/v1/models/{NAME}").json())
 
+    def test_operations_have_names(self) -> None:
+        # Generators of clients call their methods by them. A path that another refers to has none:
+        # a name must be there once.
+        aliased = {item["$ref"] for item in api["paths"].values() if "$ref" in item}
+        names = []
+        for path, item in api["paths"].items():
+            for method in {"get", "post", "delete"} & item.keys():
+                is_aliased = f"#/paths/{path.replace('/', '~1')}" in aliased
+                self.assertEqual("operationId" in item[method], not is_aliased, f"{method} {path}")
+                if not is_aliased:
+                    names.append(item[method]["operationId"])
+        self.assertEqual(len(names), len(set(names)))
+
     def test_events(self) -> None:
         for event in server.stream("/v1/completions", {
                 "prompt": "Hi", "logprobs": 1, "stream_options": {"include_usage": True}})[:-1]:

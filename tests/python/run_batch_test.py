@@ -164,6 +164,10 @@ class RunBatchTest(unittest.TestCase):
         done = self.run_batch()
         self.assertEqual(done.returncode, 1)
         self.assertIn('13 lines answered, 11 of them with an error', done.stderr)
+        again = self.run_batch()
+        self.assertEqual(again.returncode, 1)
+        self.assertIn('0 lines answered, 0 of them with an error; 13 were answered before, 11 of '
+                      'them with an error', again.stderr)
         rows = self.rows()
         self.assertEqual(sorted(rows), [1, 2, 3, *range(5, 15)])
         for number in 1, 14:

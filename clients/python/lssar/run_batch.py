@@ -142,6 +142,7 @@ class Output:
             os.close(self._file)
             raise BatchError(f'{path}: another process writes it') from None
         self.done: dict[int, str | None] = {}  # custom_id by the number of the line in IN
+        self.num_failed = 0  # of these
         size = 0
         with open(path, 'rb') as file:
             for number, line in enumerate(file, 1):
@@ -155,13 +156,14 @@ class Output:
         try:
             row = json.loads(line)
             number = int(row['id'].removeprefix('batch_req_'))
-            custom_id = row['custom_id']
+            custom_id, error = row['custom_id'], row['error']
         except (ValueError, TypeError, KeyError, AttributeError):
             raise BatchError(f'{place} is no answer of `lssar run-batch`; give another OUT, or '
                              'remove it') from None
         if number in self.done:
             raise BatchError(f'{place} answers line {number} of IN a second time')
         self.done[number] = custom_id
+        self.num_failed += error is not None
 
     def check(self, row: Row) -> bool:
         """True where the row has been answered. Errors: BatchError: by the answer of another
@@ -369,8 +371,9 @@ def _run_on(given: argparse.Namespace, output: Output) -> int:
         before, now, failed = run(given.input, output, Sender(url, key, given.patience),
                                   given.max_concurrency)
         print(f'lssar run-batch: {now} lines answered, {failed} of them with an error'
-              + (f'; {before} were answered before' if before else ''), file=sys.stderr)
-        return 1 if failed else 0
+              + (f'; {before} were answered before, {output.num_failed} of them with an error'
+                 if before else ''), file=sys.stderr)
+        return 1 if failed or output.num_failed else 0
 
     if given.model is None:
         return run_at(given.server, os.environ.get('LSSAR_API_KEY'))
