@@ -264,6 +264,7 @@ absl::Status Server::State::OpenTraces() {
 
 absl::Status Server::State::OpenPort() {
   ASSIGN_OR_RETURN(access, AccessControl::Open(options.api_keys, &log, options.client_limits));
+  access->Watch();
   admission = std::make_unique<AdmissionControl>(options.max_calls, access.get());
   std::unique_ptr<Acceptor> acceptor;
   if (!options.listen.empty() && !IsUnixSocket(options.listen)) {

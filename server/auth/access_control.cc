@@ -243,6 +243,10 @@ AccessControl::~AccessControl() {
 }
 
 void AccessControl::Watch() {
+  if (HasKeys()) watcher_ = std::thread([this] { Run(); });
+}
+
+void AccessControl::Run() {
   NameThisThread("api-keys");
   std::unique_lock lock(mutex_);
   while (!stopped_.wait_for(lock, kWatchInterval, [this] { return is_stopping_; })) {
@@ -259,7 +263,6 @@ absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::st
   if (keys_path.empty()) return control;
   ASSIGN_OR_RETURN(ApiKeys keys, ReadKeysOnAThread(keys_path));
   control->SetKeys(std::move(keys));
-  control->watcher_ = std::thread([self = control.get()] { self->Watch(); });
   return control;
 }
 

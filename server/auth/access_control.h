@@ -171,6 +171,9 @@ class AccessControl {
 
   // Reads the key file now, whether it has changed or not, and logs the result.
   void Reload();
+  // From now on a change is found without a call, so that the operator hears of it. Call at most
+  // once.
+  void Watch();
 
   // The counts of the keys that have made a call, by name.
   std::map<std::string, KeyCounts> Counts();
@@ -185,8 +188,7 @@ class AccessControl {
   AccessControl(std::string keys_path, const Log* log, const ClientLimits& defaults);
   void SetKeys(ApiKeys keys);
   void ReloadIfChanged();
-  // Tells the operator of a changed file that no call has found yet.
-  void Watch();
+  void Run();
   std::shared_ptr<const KeyTable> Table();
 
   const std::string keys_path_;
