@@ -15,6 +15,8 @@ namespace {
 constexpr std::chrono::milliseconds kPollInterval{20};
 // Memory of an entry besides its text, twice, and its grammar.
 constexpr int64_t kEntryBytes = 512;
+// Tenants whose last turns are remembered. They may be client addresses, of which there are many.
+constexpr size_t kMaxRemembered = 4096;
 
 std::vector<int32_t> EosIds(const ModelConfig& config) {
   std::vector<int32_t> ids = config.other_eos_ids;
@@ -52,7 +54,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Get(
   }
   const auto compilation = std::make_shared<Compilation>();
   compiling_.emplace(key, compilation);
-  if (waiters_.empty()) last_turns_.clear();
+  if (waiters_.empty() || last_turns_.size() >= kMaxRemembered) last_turns_.clear();
   last_turns_[tenant] = ++num_turns_;
   if (compiler_ == nullptr) {
     compiler_ = std::make_unique<GrammarCompiler>(

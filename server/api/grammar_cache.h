@@ -108,8 +108,9 @@ class GrammarCache {
   std::list<Entry> entries_;                         // the latest use first
   std::map<Key, std::list<Entry>::iterator> by_key_;
   std::map<Key, Awaited> compiling_;
-  std::list<Waiter> waiters_;                  // in order of arrival
-  std::map<std::string, int64_t> last_turns_;  // by tenant; forgotten when nobody waits
+  std::list<Waiter> waiters_;  // in order of arrival
+  std::map<std::string, int64_t>
+      last_turns_;  // by tenant; forgotten when nobody waits, or of too many
   int64_t num_turns_ = 0;
   int64_t num_bytes_ = 0;
 };

@@ -13,7 +13,6 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
-#include "base/thread_name.h"
 #include "runtime/limits.h"
 
 namespace lssar {
@@ -233,27 +232,14 @@ AccessControl::AccessControl(std::string keys_path, const Log* log, const Client
       defaults_(defaults),
       watch_({keys_path_}, kCheckInterval) {}
 
-AccessControl::~AccessControl() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_stopping_ = true;
-  }
-  stopped_.notify_all();
-  if (watcher_.joinable()) watcher_.join();
-}
+AccessControl::~AccessControl() = default;
 
 void AccessControl::Watch() {
-  if (HasKeys()) watcher_ = std::thread([this] { Run(); });
-}
-
-void AccessControl::Run() {
-  NameThisThread("api-keys");
-  std::unique_lock lock(mutex_);
-  while (!stopped_.wait_for(lock, kWatchInterval, [this] { return is_stopping_; })) {
-    lock.unlock();
+  if (!HasKeys()) return;
+  watcher_.emplace("api-keys", kWatchInterval, [this] {
     ReloadIfChanged();
-    lock.lock();
-  }
+    return true;
+  });
 }
 
 absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::string& keys_path,

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -12,12 +11,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/periodic_thread.h"
 #include "server/auth/api_keys.h"
 #include "server/config/file_version.h"
 #include "server/ops/log.h"
@@ -188,7 +187,6 @@ class AccessControl {
   AccessControl(std::string keys_path, const Log* log, const ClientLimits& defaults);
   void SetKeys(ApiKeys keys);
   void ReloadIfChanged();
-  void Run();
   std::shared_ptr<const KeyTable> Table();
 
   const std::string keys_path_;
@@ -200,9 +198,7 @@ class AccessControl {
   FileWatch watch_;
   bool is_reading_ = false;  // a call reads the changed file
   std::shared_ptr<const KeyTable> table_;
-  std::condition_variable stopped_;
-  bool is_stopping_ = false;
-  std::thread watcher_;  // only with keys
+  std::optional<PeriodicThread> watcher_;  // last: uses the members above
 };
 
 }  // namespace lssar

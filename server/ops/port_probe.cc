@@ -4,23 +4,14 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "base/thread_name.h"
 
 namespace lssar {
-PortProbe::PortProbe(Probe probe, Clock::duration interval, Clock::duration max_age)
-    : probe_(std::move(probe)),
-      interval_(interval),
-      max_age_(max_age),
-      thread_([this] { Run(); }) {}
 
-PortProbe::~PortProbe() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_stopping_ = true;
-  }
-  stopped_.notify_all();
-  thread_.join();
-}
+PortProbe::PortProbe(Probe probe, Clock::duration interval, Clock::duration max_age)
+    : probe_(std::move(probe)), max_age_(max_age), thread_("port-probe", interval, [this] {
+        Run();
+        return true;
+      }) {}
 
 absl::Status PortProbe::Check() const {
   const std::lock_guard lock(mutex_);
@@ -32,15 +23,10 @@ absl::Status PortProbe::Check() const {
 }
 
 void PortProbe::Run() {
-  NameThisThread("port-probe");
-  std::unique_lock lock(mutex_);
-  while (!stopped_.wait_for(lock, interval_, [this] { return is_stopping_; })) {
-    lock.unlock();
-    absl::Status status = probe_();
-    lock.lock();
-    last_ = std::move(status);
-    if (last_.ok()) succeeded_at_ = Clock::now();
-  }
+  absl::Status status = probe_();
+  const std::lock_guard lock(mutex_);
+  last_ = std::move(status);
+  if (last_.ok()) succeeded_at_ = Clock::now();
 }
 
 }  // namespace lssar

@@ -3,17 +3,17 @@
 #define LSSAR_SERVER_OPS_PORT_PROBE_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <mutex>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "base/periodic_thread.h"
 
 namespace lssar {
 
-// Probes every `interval` on a thread of its own, so that asking for the result never waits.
+// Probes every `interval` on a thread of its own, so that asking for the result never waits. The
+// destructor waits for a running probe.
 class PortProbe {
  public:
   // OK: the port answered. Blocks; must end within a few seconds.
@@ -21,7 +21,6 @@ class PortProbe {
 
   explicit PortProbe(Probe probe, Clock::duration interval = std::chrono::seconds(1),
                      Clock::duration max_age = std::chrono::seconds(5));
-  ~PortProbe();  // waits for a running probe
 
   // OK if a probe has succeeded, or this was constructed, at most `max_age` ago.
   // Errors  UNAVAILABLE: what the last probe said
@@ -31,13 +30,11 @@ class PortProbe {
   void Run();
 
   const Probe probe_;
-  const Clock::duration interval_, max_age_;
+  const Clock::duration max_age_;
   mutable std::mutex mutex_;
-  std::condition_variable stopped_;
-  bool is_stopping_ = false;
   Clock::time_point succeeded_at_ = Clock::now();
   absl::Status last_;
-  std::thread thread_;  // last: uses the members above
+  PeriodicThread thread_;  // last: uses the members above
 };
 
 }  // namespace lssar

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "base/thread_name.h"
 
 namespace lssar {
 namespace {
@@ -53,44 +52,20 @@ std::optional<EngineFailure> StepWatch::Check(const EngineStats& stats, Clock::t
 Watchdog::Watchdog(absl::Duration step_timeout, GetEngineStats stats, OnFailure on_failure)
     : stats_(std::move(stats)),
       on_failure_(std::move(on_failure)),
-      thread_([this, step_timeout] { Run(step_timeout); }) {}
+      watch_(absl::ToChronoNanoseconds(step_timeout),
+             absl::ToChronoNanoseconds(2 * IntervalOf(step_timeout))),
+      thread_("watchdog", absl::ToChronoNanoseconds(IntervalOf(step_timeout)),
+              [this] { return Check(); }) {}
 
-Watchdog::~Watchdog() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_stopping_ = true;
-  }
-  stopped_.notify_all();
-  thread_.join();
-}
+void Watchdog::ExpectShutdown() { is_shutdown_expected_ = true; }
 
-void Watchdog::ExpectShutdown() {
-  const std::lock_guard lock(mutex_);
-  is_shutdown_expected_ = true;
-}
-
-void Watchdog::Run(absl::Duration step_timeout) {
-  NameThisThread("watchdog");
-  const absl::Duration interval = IntervalOf(step_timeout);
-  StepWatch watch(absl::ToChronoNanoseconds(step_timeout), absl::ToChronoNanoseconds(2 * interval));
-  while (WaitForNextCheck(interval)) {
-    EngineStats stats = stats_();
-    {
-      // Read after the stats: the engine may have been shut down in between.
-      const std::lock_guard lock(mutex_);
-      stats.is_serving |= is_shutdown_expected_;
-    }
-    if (const auto failure = watch.Check(stats, Clock::now())) {
-      on_failure_(*failure);
-      return;
-    }
-  }
-}
-
-bool Watchdog::WaitForNextCheck(absl::Duration interval) {
-  std::unique_lock lock(mutex_);
-  return !stopped_.wait_for(lock, absl::ToChronoMilliseconds(interval),
-                            [this] { return is_stopping_; });
+bool Watchdog::Check() {
+  EngineStats stats = stats_();
+  // Read after the stats: the engine may have been shut down in between.
+  stats.is_serving |= is_shutdown_expected_;
+  const auto failure = watch_.Check(stats, Clock::now());
+  if (failure) on_failure_(*failure);
+  return !failure;
 }
 
 }  // namespace lssar

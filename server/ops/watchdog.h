@@ -2,15 +2,14 @@
 #ifndef LSSAR_SERVER_OPS_WATCHDOG_H_
 #define LSSAR_SERVER_OPS_WATCHDOG_H_
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/periodic_thread.h"
 #include "runtime/engine.h"
 
 namespace lssar {
@@ -49,24 +48,21 @@ class Watchdog {
 
   // Calls `on_failure` at most once, on the watchdog's thread. Calls `stats` eight times per
   // `step_timeout`, but at least once and at most a hundred times per second.
+  // The destructor waits for a running `on_failure`.
   Watchdog(absl::Duration step_timeout, GetEngineStats stats, OnFailure on_failure);
-  ~Watchdog();  // waits for a running `on_failure`
 
   // Call before shutting the engine down: from now on an engine that has stopped is no failure.
   void ExpectShutdown();
 
  private:
-  void Run(absl::Duration step_timeout);
-  // False if the watchdog is being destroyed.
-  bool WaitForNextCheck(absl::Duration interval);
+  // False after a failure.
+  bool Check();
 
   const GetEngineStats stats_;
   const OnFailure on_failure_;
-  std::mutex mutex_;
-  std::condition_variable stopped_;
-  bool is_stopping_ = false;
-  bool is_shutdown_expected_ = false;
-  std::thread thread_;  // last: uses the members above
+  StepWatch watch_;
+  std::atomic<bool> is_shutdown_expected_ = false;
+  PeriodicThread thread_;  // last: uses the members above
 };
 
 }  // namespace lssar

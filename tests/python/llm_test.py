@@ -263,6 +263,9 @@ class OwnServerTest(unittest.TestCase):
                 with self.assertRaisesRegex(RuntimeError, f'limit {limit}[.]'):
                     OwnServer('x', program=str(program), environment=environment)
 
+    def test_what_cannot_be_started_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, 'null byte'):
+            OwnServer('x\0', program='true')
 
     def test_an_interrupted_start_ends_it(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,6 @@ import collections
 import json
 import os
 import pathlib
-import queue
 import shutil
 import subprocess
 import tempfile
@@ -90,37 +89,39 @@ class OwnServer:
         self._environment = {'LSSAR_STEP_TIMEOUT': '0',
                              **(os.environ if environment is None else environment)}
         self._log: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
-        started: queue.SimpleQueue[subprocess.Popen[str] | OSError] = queue.SimpleQueue()
-        self._is_serving = threading.Event()
+        self._process: subprocess.Popen[str]  # or the error, once it has started
+        self._error: Exception | None = None
+        self._has_started, self._is_serving = threading.Event(), threading.Event()
         # The thread starts the server and lives as long as it does, since the server ends with the
         # thread that started it. It reads the log: a pipe that is not read would block the server.
-        self._reader = threading.Thread(target=self._run, args=(started,), daemon=True)
+        self._reader = threading.Thread(target=self._run, daemon=True)
         self._reader.start()
-        process = started.get()
-        if isinstance(process, OSError):
-            self._remove_directory()
-            raise process
-        self._process = process
         try:
             self._is_serving.wait()
         except BaseException:  # Ctrl-C, which the server does not get
+            self._has_started.wait()
             self.close()
             raise
+        if self._error is not None:
+            self._remove_directory()
+            raise self._error
         if self._process.poll() is not None:
             self._remove_directory()
             raise RuntimeError(f'{self._command!r} ended with code {self._process.returncode}:\n'
                                + ''.join(self._log))
 
-    def _run(self, started: queue.SimpleQueue[subprocess.Popen[str] | OSError]) -> None:
+    def _run(self) -> None:
         try:
-            process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                       text=True, errors='replace', env=self._environment,
-                                       process_group=0)  # Ctrl-C is for this process
-        except OSError as error:
-            started.put(error)
+            process = self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, errors='replace', env=self._environment,
+                process_group=0)  # Ctrl-C is for this process
+        except Exception as error:  # raised where the server was asked for
+            self._error = error
+            self._is_serving.set()
             return
-        started.put(process)
+        finally:
+            self._has_started.set()
         assert process.stdout
         with process.stdout:
             for line in process.stdout:
@@ -152,8 +153,9 @@ class OwnServer:
 
     def close(self) -> None:
         """Ends it. Idempotent."""
-        self._process.kill()  # no drain: its calls are over
-        self._process.wait()
+        if self._error is None:
+            self._process.kill()  # no drain: its calls are over
+            self._process.wait()
         self._reader.join()
         self._remove_directory()
 
