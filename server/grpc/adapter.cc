@@ -4,6 +4,7 @@
 #include <google/protobuf/empty.pb.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/unknown_field_set.h>
+#include <google/protobuf/wire_format_lite.h>
 #include <grpc/slice.h>
 #include <grpcpp/support/slice.h>
 
@@ -55,40 +56,61 @@ std::optional<Clock::time_point> ReadDeadline(const grpc::ServerContextBase& con
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(remaining);
 }
 
-// Counts the sub-messages, strings and lists in `input`, a message of `type`, up to `limit`. Two
-// bytes on the wire can become an object of 50 bytes; what does not parse counts as nothing.
-int CountObjects(const Descriptor& type, int limit, google::protobuf::io::CodedInputStream* input) {
-  int count = 0;
-  while (count < limit) {
-    const uint32_t tag = input->ReadTag();  // field number << 3 | wire type; 0 at the end
-    if (tag == 0) return count;
-    constexpr uint32_t kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5;
-    const uint32_t wire_type = tag & 7;
-    if (wire_type != kLengthDelimited) {
-      uint64_t ignored = 0;
-      const bool is_skipped = wire_type == kVarint    ? input->ReadVarint64(&ignored)
-                              : wire_type == kFixed64 ? input->Skip(8)
-                              : wire_type == kFixed32 ? input->Skip(4)
-                                                      : false;
-      if (!is_skipped) return count;
+using Wire = google::protobuf::internal::WireFormatLite;
+
+bool IsWireTypeOf(const FieldDescriptor& field, Wire::WireType type) {
+  return type == Wire::WireTypeForFieldType(Wire::FieldType(field.type())) ||
+         (type == Wire::WIRETYPE_LENGTH_DELIMITED && field.is_packable());
+}
+
+// What bytes would be refused for before they are parsed.
+struct WireScan {
+  int num_objects = 0;                  // sub-messages, strings, lists: 2 bytes become 50
+  std::optional<FieldProblem> unknown;  // a field that Protobuf would ignore; of the request if it
+                                        // has no path
+};
+
+// Scans `input`, a message of `type`, up to `limit` objects or an unknown field. What does not
+// parse counts as nothing.
+void Scan(const Descriptor& type, int limit, google::protobuf::io::CodedInputStream* input,
+          WireScan* scan) {
+  while (scan->num_objects < limit) {
+    const uint32_t tag = input->ReadTag();  // 0 at the end
+    if (tag == 0) return;
+    const int number = Wire::GetTagFieldNumber(tag);
+    const Wire::WireType wire_type = Wire::GetTagWireType(tag);
+    if (wire_type == Wire::WIRETYPE_END_GROUP || wire_type > Wire::WIRETYPE_FIXED32) return;
+    const FieldDescriptor* field = type.FindFieldByNumber(number);
+    if (field == nullptr || !IsWireTypeOf(*field, wire_type)) {
+      scan->unknown = {
+          .path = "",
+          .problem = StrCat("has a field of number ", number, " and wire type ", int(wire_type),
+                            "; ", type.full_name(), " of lssar ", LSSAR_VERSION, " has none")};
+      return;
+    }
+    if (wire_type != Wire::WIRETYPE_LENGTH_DELIMITED) {
+      if (!Wire::SkipField(input, tag)) return;
       continue;
     }
     int num_bytes = 0;
-    if (!input->ReadVarintSizeAsInt(&num_bytes)) return count;
-    ++count;
-    const FieldDescriptor* field = type.FindFieldByNumber(int(tag >> 3));
-    if (field != nullptr && field->type() == FieldDescriptor::TYPE_MESSAGE) {
+    if (!input->ReadVarintSizeAsInt(&num_bytes)) return;
+    ++scan->num_objects;
+    if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
       const auto outer = input->PushLimit(num_bytes);
-      count += CountObjects(*field->message_type(), limit - count, input);
-      if (count >= limit) return count;
+      Scan(*field->message_type(), limit, input, scan);
+      if (scan->unknown) {
+        std::string& path = scan->unknown->path;
+        path = path.empty() ? field->name() : StrCat(field->name(), ".", path);
+        return;
+      }
+      if (scan->num_objects >= limit) return;
       const int left = input->BytesUntilLimit();
-      if (left > 0 && !input->Skip(left)) return count;
+      if (left > 0 && !input->Skip(left)) return;
       input->PopLimit(outer);
     } else if (!input->Skip(num_bytes)) {
-      return count;
+      return;
     }
   }
-  return count;
 }
 
 // Names the first text field in `bytes`, a message of `type`, that is not UTF-8. Parses the bytes
@@ -182,11 +204,16 @@ absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messag
   }
   google::protobuf::io::CodedInputStream input(reinterpret_cast<const uint8_t*>(joined.data()),
                                                int(joined.size()));
-  if (CountObjects(*message->GetDescriptor(), limits::kMaxMessageObjects + 1, &input) >
-      limits::kMaxMessageObjects) {
+  WireScan scan;
+  Scan(*message->GetDescriptor(), limits::kMaxMessageObjects + 1, &input, &scan);
+  if (scan.num_objects > limits::kMaxMessageObjects) {
     return absl::InvalidArgumentError(
         StrCat("the request has more than ", limits::kMaxMessageObjects,
                " strings, lists and messages in it; send several requests"));
+  }
+  if (scan.unknown) {
+    if (!scan.unknown->path.empty()) return FieldError(scan.unknown->path, scan.unknown->problem);
+    return absl::InvalidArgumentError(StrCat("the request ", scan.unknown->problem));
   }
   if (message->ParseFromString(joined)) return absl::OkStatus();
   const auto bad_text = FindBadText(*message->GetDescriptor(), joined);

@@ -24,8 +24,9 @@ void SendIds(const CallContext& call, grpc::ServerContextBase& context);
 
 // Parses a request. The service takes raw bytes because gRPC answers a request that does not parse
 // (for example a text field that is not UTF-8) with UNIMPLEMENTED and no message.
-// Errors  INVALID_ARGUMENT: a text field that is not UTF-8 (names the field and the byte), or bytes
-//         that are not a message of this type
+// Errors  INVALID_ARGUMENT: a text field that is not UTF-8 (names the field and the byte), a field
+//         that the message type does not have (names its number), or bytes that are not a message
+//         of this type
 //         CANCELLED: the client left before it sent the request
 absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 

@@ -61,17 +61,14 @@ class InferenceService final : public RawInference {
     return BeginUnary("Detokenize", context, *request, reply, DetokenizeIds);
   }
   Unary* GetInfo(Context* context, const Bytes* request, Bytes* reply) override {
-    return Answer<v1::GetInfoRequest>("GetInfo", KeyRole::kUser, context, *request, reply,
-                                      [](const v1::GetInfoRequest&, const CallContext& call) {
-                                        return lssar::GetInfo(call.Model(), call.SeesLoad());
-                                      });
+    return Answer("GetInfo", KeyRole::kUser, context, *request, reply, [](const CallContext& call) {
+      return lssar::GetInfo(call.Model(), call.SeesLoad());
+    });
   }
   Unary* GetStats(Context* context, const Bytes* request, Bytes* reply) override {
-    const auto get_stats = [this](const v1::GetStatsRequest&, const CallContext& call) {
-      return lssar::GetStats(call.Model(), *parts_.metrics);
-    };
-    return Answer<v1::GetStatsRequest>("GetStats", KeyRole::kAdmin, context, *request, reply,
-                                       get_stats);
+    return Answer(
+        "GetStats", KeyRole::kAdmin, context, *request, reply,
+        [this](const CallContext& call) { return lssar::GetStats(call.Model(), *parts_.metrics); });
   }
 
  private:
@@ -116,11 +113,10 @@ class InferenceService final : public RawInference {
     return call.get();  // owns itself until gRPC's OnDone
   }
 
-  // A unary call that is answered at once, on gRPC's thread: it takes microseconds, and it must
-  // answer whatever the workers have to do.
-  // `role`: what the call requires. `answer`: (const Request&, const CallContext&) ->
-  // absl::StatusOr<reply message>
-  template <typename Request, typename Function>
+  // A unary call whose request has no fields, answered at once, on gRPC's thread: it takes
+  // microseconds, and it must answer whatever the workers have to do.
+  // `role`: what the call requires. `answer`: (const CallContext&) -> absl::StatusOr<reply message>
+  template <typename Function>
   Unary* Answer(std::string_view rpc, KeyRole role, Context* grpc_context, const Bytes& bytes,
                 Bytes* reply_bytes, const Function& answer) {
     CountRequest(*grpc_context, bytes);
@@ -128,14 +124,12 @@ class InferenceService final : public RawInference {
     SendIds(context, *grpc_context);
     const absl::Status status = [&]() -> absl::Status {
       RETURN_IF_ERROR(context.Admit(role));
-      if (bytes.Length() > kMaxEmptyRequestBytes) {
+      if (bytes.Length() > 0) {
         return absl::InvalidArgumentError(StrCat("the request has ", bytes.Length(), " bytes; ",
-                                                 rpc, " has no fields and takes ",
-                                                 kMaxEmptyRequestBytes, " at most"));
+                                                 rpc, " of lssar ", LSSAR_VERSION,
+                                                 " has no fields"));
       }
-      Request request;
-      RETURN_IF_ERROR(ReadMessage(bytes, &request));
-      ASSIGN_OR_RETURN(const auto reply, answer(request, context));
+      ASSIGN_OR_RETURN(const auto reply, answer(context));
       *reply_bytes = WriteMessage(reply);
       return absl::OkStatus();
     }();
@@ -144,9 +138,6 @@ class InferenceService final : public RawInference {
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-
-  // GetInfo and GetStats have no fields; a newer client's unknown ones are tolerated.
-  static constexpr size_t kMaxEmptyRequestBytes = 1024;
 
   const ServiceContext parts_;
   const OnLargeRequest on_large_request_;

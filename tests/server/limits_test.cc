@@ -160,6 +160,22 @@ TEST(LimitsTest, ACallCancelledBeforeItsRequestArrivedEndsWithoutLeaks) {
   EXPECT_TRUE(server.GetServer().Shutdown(absl::Minutes(2)));  // no call is left
 }
 
+TEST(LimitsTest, ARequestOfAnRpcWithoutFieldsIsEmpty) {
+  TestServer server;
+  const auto channel = server.NewChannel();
+  for (const std::string rpc : {"GetInfo", "GetStats"}) {
+    RawCall empty(channel, "/lssar.v1.Inference/" + rpc, "");
+    EXPECT_TRUE(empty.Read().has_value());
+    EXPECT_TRUE(empty.Finish().ok());
+    RawCall newer(channel, "/lssar.v1.Inference/" + rpc, std::string("\x08\x01"));
+    EXPECT_FALSE(newer.Read().has_value());
+    const grpc::Status status = newer.Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(status.error_message(),
+              "the request has 2 bytes; " + rpc + " of lssar " LSSAR_VERSION " has no fields");
+  }
+}
+
 // A peer that starts HTTP/2 and then goes silent, as after a power failure.
 TEST(LimitsTest, TheConnectionOfASilentPeerIsClosed) {
   TestServer server({.max_model_len = 2048}, [](ServerOptions& options) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/field_error.h"
 #include "server/config/limits.h"
 #include "server/grpc/adapter.h"
 #include "server/http/http_error.h"
@@ -149,11 +150,50 @@ TEST_F(ParseBoundsTest, AJsonBodyHasABoundedNumberOfValuesAndKeys) {
   EXPECT_THAT(Message(ParseJson(keys + "}").status()), HasSubstr("more than 262144 keys"));
 }
 
+absl::Status Read(const std::string& bytes, google::protobuf::Message* message) {
+  const grpc::Slice slice(bytes);
+  return ReadMessage(grpc::ByteBuffer(&slice, 1), message);
+}
+
+// As a client of a newer server sends it.
+void SetUnknownField(google::protobuf::Message* message) {
+  message->GetReflection()->MutableUnknownFields(message)->AddVarint(1234, 1);
+}
+
+TEST_F(ParseBoundsTest, AFieldThatTheServerDoesNotHaveIsRefused) {
+  v1::GenerateRequest outer;
+  outer.set_text("a");
+  SetUnknownField(&outer);
+  v1::GenerateRequest parsed;
+  const absl::Status at_top = Read(outer.SerializeAsString(), &parsed);
+  EXPECT_EQ(Message(at_top),
+            "the request has a field of number 1234 and wire type 0; lssar.v1.GenerateRequest of "
+            "lssar " LSSAR_VERSION " has none");
+  EXPECT_TRUE(absl::IsInvalidArgument(at_top));
+
+  v1::GenerateRequest sampling;
+  SetUnknownField(sampling.mutable_sampling());
+  const absl::Status in_sampling = Read(sampling.SerializeAsString(), &parsed);
+  EXPECT_THAT(Message(in_sampling), HasSubstr("sampling has a field of number 1234 and wire type"));
+  EXPECT_EQ(FieldProblemOf(in_sampling).path, "sampling");
+
+  v1::ScoreRequest score;
+  score.add_items();
+  score.add_items()->add_continuations();
+  SetUnknownField(score.mutable_items(1)->mutable_continuations(0));
+  v1::ScoreRequest parsed_score;
+  EXPECT_EQ(FieldProblemOf(Read(score.SerializeAsString(), &parsed_score)).path,
+            "items.continuations");
+
+  // GenerateRequest.max_tokens as a text.
+  std::string other_type = "\x0a\x01\x61";
+  v1::GenerateRequest number;
+  number.set_max_tokens(1);
+  other_type[0] = char((number.SerializeAsString()[0] & ~7) | 2);
+  EXPECT_THAT(Message(Read(other_type, &parsed)), HasSubstr("and wire type 2; lssar.v1.Generate"));
+}
+
 TEST_F(ParseBoundsTest, AMessageHasABoundedNumberOfParts) {
-  const auto read = [](const std::string& bytes, google::protobuf::Message* message) {
-    const grpc::Slice slice(bytes);
-    return ReadMessage(grpc::ByteBuffer(&slice, 1), message);
-  };
   // ScoreRequest.items, and GenerateRequest.stop_strings, empty ones: two bytes each.
   std::string items, strings;
   for (int i = 0; i <= limits::kMaxMessageObjects; ++i) {
@@ -161,16 +201,16 @@ TEST_F(ParseBoundsTest, AMessageHasABoundedNumberOfParts) {
     strings += std::string("\x42\x00", 2);
   }
   v1::ScoreRequest score;
-  EXPECT_THAT(Message(read(items, &score)), HasSubstr("more than 5242880 strings"));
+  EXPECT_THAT(Message(Read(items, &score)), HasSubstr("more than 5242880 strings"));
   EXPECT_EQ(score.items_size(), 0);
   v1::GenerateRequest generate;
-  EXPECT_THAT(Message(read(strings, &generate)), HasSubstr("more than 5242880 strings"));
+  EXPECT_THAT(Message(Read(strings, &generate)), HasSubstr("more than 5242880 strings"));
   v1::ScoreRequest largest;
   for (int i = 0; i < 1024; ++i) {
     v1::ScoreItem& item = *largest.add_items();
     for (int k = 0; k < 64; ++k) item.add_continuations()->mutable_tokens()->add_ids(5);
   }
-  EXPECT_TRUE(read(largest.SerializeAsString(), &score).ok());
+  EXPECT_TRUE(Read(largest.SerializeAsString(), &score).ok());
   EXPECT_EQ(score.items_size(), 1024);
 }
 
