@@ -558,6 +558,10 @@ class Cases:
                 self.call(address, 'score_many', [('x', ['y'])], top_logprob=1)
             with self.assertRaisesRegex(TypeError, "temperature is 'hot'"):
                 self.call(address, 'complete', 'x', temperature='hot')
+            with self.assertRaisesRegex(TypeError, "add_bos is 'yes'"):
+                self.call(address, 'tokenize', 'x', add_bos='yes')
+            with self.assertRaisesRegex(TypeError, "skip_special_tokens is 'no'"):
+                self.call(address, 'detokenize', [5], skip_special_tokens='no')
             with self.assertRaisesRegex(ValueError, 'max_tokens is 1099511627776'):
                 self.call(address, 'complete', 'x', max_tokens=1 << 40)
             with self.assertRaisesRegex(TypeError, 'complete'):

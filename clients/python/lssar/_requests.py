@@ -271,6 +271,19 @@ def generate_request(prompt: types.Prompt, options: types.GenerateOptions) -> pb
     return request
 
 
+def tokenize_request(text: str, add_bos: bool | None) -> pb.TokenizeRequest:
+    request = pb.TokenizeRequest(text=checked_text(text, 'text'))
+    if add_bos is not None:
+        _fill(request, {'add_bos': add_bos})
+    return request
+
+
+def detokenize_request(ids: types.TokenIds, skip_special_tokens: bool) -> pb.DetokenizeRequest:
+    request = pb.DetokenizeRequest(ids=token_ids(ids, 'ids'))
+    _fill(request, {'skip_special_tokens': skip_special_tokens})
+    return request
+
+
 def context_and_continuations(item: object, index: int) -> types.ScoreItem:
     """The parts of an item of score_many(). Errors: TypeError with `index`."""
     if isinstance(item, Iterable) and not isinstance(item, (*STRINGS, Mapping)):

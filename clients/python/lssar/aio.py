@@ -470,16 +470,13 @@ class AsyncClient:
     async def tokenize(self, text: str, *, add_bos: bool | None = None,
                        **options: Unpack[types.CallOptions]) -> list[int]:
         """Returns token ids. BOS comes first as the checkpoint says for prompts, or `add_bos`."""
-        request = pb.TokenizeRequest(text=_requests.checked_text(text, 'text'))
-        if add_bos is not None:
-            request.add_bos = add_bos
+        request = _requests.tokenize_request(text, add_bos)
         return list((await self._unary(self._tokenize, request, options)).ids)
 
     async def detokenize(self, ids: types.TokenIds, *, skip_special_tokens: bool = True,
                          **options: Unpack[types.CallOptions]) -> str:
         """Returns text. Bytes that are not UTF-8 become U+FFFD."""
-        request = pb.DetokenizeRequest(ids=_requests.token_ids(ids, 'ids'),
-                                       skip_special_tokens=skip_special_tokens)
+        request = _requests.detokenize_request(ids, skip_special_tokens)
         return (await self._unary(self._detokenize, request, options)).text
 
     async def get_info(self, **options: Unpack[types.CallOptions]) -> types.ServerInfo:

@@ -10,6 +10,7 @@ log.jsonl, curve.svg, and delta/: what changed, for `lssar import --base BASE --
 import argparse
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import signal
@@ -23,6 +24,7 @@ os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
 
 import torch  # noqa: E402
 
+import attention  # noqa: E402
 import checkpoint_files  # noqa: E402
 import curve  # noqa: E402
 import decoder  # noqa: E402
@@ -86,8 +88,8 @@ class Run:
     def __init__(self, preset, directory, p=15, seed=0, device='cpu', minutes=None, bf16=False):
         self.preset, self.directory, self.p, self.seed = preset, directory, p, seed
         self.bf16 = bf16
-        self.time_s = None if minutes is None else 60 * minutes
-        self.end_s = None if minutes is None else time.monotonic() + self.time_s
+        self.time_s = math.inf if minutes is None else 60 * minutes
+        self.end_s = time.monotonic() + self.time_s
         self.device = torch.device(device)
         config, tensors = read_teacher(f'{directory}/teacher')
         shape, vocabulary = decoder.shape_of(config), config['vocab_size']
@@ -171,12 +173,13 @@ class Run:
 
     def time_scale(self):
         """Factor of the learning rate: falls from 1 to 0 while the time of `minutes` passes."""
-        if self.end_s is None or STAGES[self.stage] != 'distil':
+        if self.time_s == math.inf or STAGES[self.stage] != 'distil':
             return 1.0
-        return max(0.0, (self.end_s - time.monotonic()) / self.time_s)
+        return self.time_left_s() / self.time_s
 
-    def is_time_over(self):
-        return self.end_s is not None and time.monotonic() >= self.end_s
+    def time_left_s(self):
+        """What is left of `minutes`; inf without them."""
+        return max(0.0, self.end_s - time.monotonic())
 
     def is_finished(self):
         return self.stage == len(STAGES)
@@ -240,8 +243,8 @@ class Progress:
         spent_s = sum(each[2] for each in self.since)
         rate = sum(each[1] for each in self.since) / spent_s
         steps = run.plan.steps
-        left_s = (steps - run.step) * spent_s / len(self.since)
-        done = 30 * run.step // steps
+        left_s = min((steps - run.step) * spent_s / len(self.since), run.time_left_s())
+        done = round(30 * max(run.step / steps, 1 - run.time_scale()))
         mean = sum(each[0] for each in self.since) / len(self.since)
         print(f'\r{STAGES[run.stage]:8} [{"#" * done}{"." * (30 - done)}] {run.step}/{steps}  '
               f'loss {mean:.3f}  {run.tokens / 1e6:.2f}M tokens  {rate:,.0f}/s  '
@@ -269,7 +272,7 @@ def train(run, is_stopped=lambda: False, pause_file='', out=None):
         progress.note(device=str(run.device), bf16=run.bf16, torch=str(torch.__version__))
         if run.tokens == 0:
             progress.held_out()
-        while not (run.is_finished() or run.is_time_over() or is_stopped()):
+        while not (run.is_finished() or run.time_left_s() == 0 or is_stopped()):
             while pause_file and os.path.exists(pause_file) and not is_stopped():
                 time.sleep(1)
             start_s = time.monotonic()
@@ -283,7 +286,7 @@ def train(run, is_stopped=lambda: False, pause_file='', out=None):
                     run.next_stage()
                 run.save(path)
                 saved_s = time.monotonic()
-        if run.is_time_over():
+        if run.time_left_s() == 0:
             progress.held_out()
     run.save(path)
 
@@ -389,6 +392,8 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     prepare_run(args, preset)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    if reason := attention.what_is_missing(device):
+        print(f'{reason}: training takes several times as long', flush=True)
     if args.export and not os.path.exists(f'{args.out}/log.jsonl'):
         raise SystemExit(f'--export: {args.out} has no log.jsonl: nothing was trained there')
     if args.p is None:
@@ -412,7 +417,7 @@ def main():
         signal.signal(number, lambda which, frame: signals.append(which))
     train(run, lambda: bool(signals), args.pause_file)
     finish(run)
-    if not (run.is_finished() or run.is_time_over()):
+    if not (run.is_finished() or run.time_left_s() == 0):
         raise SystemExit('stopped before the end: the same command goes on')
 
 
