@@ -60,6 +60,7 @@ absl::Status RunTrial(Service* stub, const SchedulingFlags& scheduling, Interrup
   }
   trial->is_hit = got == expected;
   if (result.finished) trial->attention = result.finished->receipt().attention();
+  trial->is_done = true;
   return absl::OkStatus();
 }
 
@@ -123,10 +124,12 @@ std::vector<PasskeyTrial> MakePasskeyTrials(const PasskeyOptions& options, int f
     const int num_trials = options.num_trials[options.num_trials.size() == 1 ? 0 : i];
     const int num_filler = NumPasskeyFiller(length - kAnswerTokens, filler_tokens);
     PasskeyRandom random(options.seed);
+    int number = 0;
     for (const std::optional<double>& depth : depths) {
       for (int trial = 0; trial < num_trials; ++trial) {
         PasskeyTrial& added = trials.emplace_back();
         added.length = length;
+        added.number = number++;
         added.document = MakePasskeyDocument(num_filler, depth, &random);
       }
     }
@@ -142,25 +145,34 @@ absl::StatusOr<int> CountFillerTokens(Service* stub) {
 }
 
 absl::Status RunPasskeyTrials(Service* stub, const PasskeyOptions& options, Interrupt* interrupt,
-                              std::vector<PasskeyTrial>* trials) {
+                              std::vector<PasskeyTrial>* trials,
+                              const std::function<absl::Status(const PasskeyTrial&)>& on_done) {
   int64_t num_all_tokens = 0;
   for (const PasskeyTrial& trial : *trials) num_all_tokens += trial.length;
   std::mutex mutex;  // guards progress, num_done and first_error
   ProgressBar progress("passkey", num_all_tokens);
   size_t num_done = 0;
+  const auto advance = [&](const PasskeyTrial& trial) {
+    progress.Advance(trial.length, StrCat(++num_done, "/", trials->size(), " keys"));
+  };
+  for (const PasskeyTrial& trial : *trials) {
+    if (trial.is_done) advance(trial);
+  }
   absl::Status first_error;
   std::atomic<size_t> next_idx = 0;
   const auto work = [&] {
     for (size_t idx = next_idx++; idx < trials->size(); idx = next_idx++) {
       PasskeyTrial& trial = (*trials)[idx];
+      if (trial.is_done) continue;
       absl::Status status = RunTrial(stub, options.scheduling, interrupt, &trial);
       const std::lock_guard lock(mutex);
+      if (status.ok()) status = on_done(trial);
       if (!status.ok()) {
         first_error.Update(status);
         next_idx = trials->size();
         return;
       }
-      progress.Advance(trial.length, StrCat(++num_done, "/", trials->size(), " keys"));
+      advance(trial);
     }
   };
   std::vector<std::thread> threads;

@@ -3,6 +3,7 @@
 #define LSSAR_CLIENTS_CLI_PASSKEY_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -70,7 +71,9 @@ struct PasskeyOptions {
 
 struct PasskeyTrial {
   int length = 0;
+  int number = 0;  // from 0, of this length
   PasskeyDocument document;
+  bool is_done = false;
   // The answer: as many tokens as the key and a full stop take.
   int num_prompt_tokens = 0;
   std::string answer;
@@ -85,11 +88,12 @@ std::vector<PasskeyTrial> MakePasskeyTrials(const PasskeyOptions& options, int f
 // Tokens of one filler unit in the server's tokenizer.
 absl::StatusOr<int> CountFillerTokens(Service* stub);
 
-// Runs every trial and stores its answer. Shows a progress bar on stderr. Repeats a call while the
-// server's queue is full.
-// Errors  the first error of a call; CANCELLED: interrupted
+// Runs every trial that is not done, stores its answer and calls on_done, one call at a time. Shows
+// a progress bar on stderr. Repeats a call while the server's queue is full.
+// Errors  the first error of a call or of on_done; CANCELLED: interrupted
 absl::Status RunPasskeyTrials(Service* stub, const PasskeyOptions& options, Interrupt* interrupt,
-                              std::vector<PasskeyTrial>* trials);
+                              std::vector<PasskeyTrial>* trials,
+                              const std::function<absl::Status(const PasskeyTrial&)>& on_done);
 
 }  // namespace lssar::cli
 

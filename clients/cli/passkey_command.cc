@@ -20,6 +20,7 @@
 #include "clients/cli/json_output.h"
 #include "clients/cli/passkey.h"
 #include "clients/cli/request_flags.h"
+#include "clients/cli/resumable_output.h"
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
@@ -125,6 +126,81 @@ void PrintTables(const PasskeyOptions& options, const std::vector<PasskeyTrial>&
               RenderHeatMap(MakeHeatMap(options, trials), StdoutTerminal()).c_str());
 }
 
+Json ToJson(const PasskeyTrial& trial) {
+  return {{"length", trial.length},        {"num_prompt_tokens", trial.num_prompt_tokens},
+          {"depth", trial.document.depth}, {"key", trial.document.key},
+          {"answer", trial.answer},        {"is_hit", trial.is_hit}};
+}
+
+// --output FILE: a line for each trial that is done.
+class TrialFile {
+ public:
+  // With `resume`, `trials` get the answers that the file has. Trials of other lengths, or of more
+  // trials of a length, stay in the file.
+  // Errors  FAILED_PRECONDITION: the file is of another command, checkpoint or other documents;
+  //         those of ResumableOutput::Open
+  static absl::StatusOr<TrialFile> Open(const std::string& path, bool resume,
+                                        const std::string& checkpoint_hash,
+                                        std::vector<PasskeyTrial>* trials) {
+    TrialFile file;
+    file.path_ = path;
+    file.checkpoint_hash_ = checkpoint_hash;
+    ASSIGN_OR_RETURN(file.output_,
+                     ResumableOutput::Open(path, resume, [&](const std::string& line) {
+                       return file.Take(line, trials);
+                     }));
+    return file;
+  }
+
+  // Errors  FAILED_PRECONDITION: another attention computed the trials that were there;
+  //         RESOURCE_EXHAUSTED: the disk is full
+  absl::Status Append(const PasskeyTrial& trial) {
+    RETURN_IF_ERROR(CheckAttention(trial.attention));
+    Json json = {{"trial", trial.number}};
+    json.update(ToJson(trial));
+    json["attention"] = trial.attention;
+    json["checkpoint_hash"] = checkpoint_hash_;
+    return output_->Append(JsonLine(json));
+  }
+
+ private:
+  absl::Status CheckAttention(const std::string& attention) {
+    if (attention_.empty()) attention_ = attention;
+    if (attention == attention_) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        StrCat(path_, " has trials with the attention ", attention_, ", not ", attention));
+  }
+
+  absl::Status Take(const std::string& line, std::vector<PasskeyTrial>* trials) {
+    ASSIGN_OR_RETURN(const Json json, ParseResumedLine(path_, line, "trial", checkpoint_hash_));
+    try {
+      const auto attention = json.at("attention").get<std::string>();
+      RETURN_IF_ERROR(CheckAttention(attention));
+      for (PasskeyTrial& trial : *trials) {
+        if (json.at("length") != trial.length || json.at("trial") != trial.number) continue;
+        if (json.at("key") != trial.document.key || json.at("depth") != trial.document.depth) {
+          return absl::FailedPreconditionError(StrCat(
+              path_, " has another document as trial ", trial.number, " of length ", trial.length,
+              ": --seed and --depths, and --trials beside --depths, have to be "
+              "those that it was begun with"));
+        }
+        trial.num_prompt_tokens = json.at("num_prompt_tokens").get<int>();
+        trial.answer = json.at("answer").get<std::string>();
+        trial.is_hit = json.at("is_hit").get<bool>();
+        trial.attention = attention;
+        trial.is_done = true;
+      }
+    } catch (const Json::exception&) {
+      return NotResumable(path_);
+    }
+    return absl::OkStatus();
+  }
+
+  std::string path_, checkpoint_hash_;
+  std::string attention_;  // of all trials; empty: there is none yet
+  std::optional<ResumableOutput> output_;
+};
+
 Json ToJson(const PasskeyOptions& options, const std::vector<PasskeyTrial>& trials) {
   Json json = {
       {"seed", options.seed}, {"attention", trials.front().attention}, {"lengths", Json::array()}};
@@ -149,14 +225,7 @@ Json ToJson(const PasskeyOptions& options, const std::vector<PasskeyTrial>& tria
     }
   }
   json["trials"] = Json::array();
-  for (const PasskeyTrial& trial : trials) {
-    json["trials"].push_back({{"length", trial.length},
-                              {"num_prompt_tokens", trial.num_prompt_tokens},
-                              {"depth", trial.document.depth},
-                              {"key", trial.document.key},
-                              {"answer", trial.answer},
-                              {"is_hit", trial.is_hit}});
-  }
+  for (const PasskeyTrial& trial : trials) json["trials"].push_back(ToJson(trial));
   return json;
 }
 
@@ -178,13 +247,19 @@ class PasskeyCommand : public Command {
         "requests in flight [1 to 64; default 4]")
         .Range(1, 64);
     parser->AddSwitch("--json", json_, "print one JSON object with every trial").Group("Output");
+    parser->Add("--output", output_, "also JSON lines: each trial, as soon as it is done")
+        .ValueName("FILE")
+        .Group("Output");
+    parser->AddSwitch("--resume", resume_, "keep the trials that --output has, and add the others")
+        .Group("Output");
     AddFigureFlag(parser, &figure_path_);
     AddSchedulingFlags(parser, &options_.scheduling);
     AddConnectionFlags(parser, &connection_);
     parser->Footer(
         "Examples:\n"
         "  lssar passkey --model models/zoo/lssar-6m --lengths 1K,2K --trials 20\n"
-        "  lssar passkey --depths 0,0.25,0.5,0.75,1 --trials 4 --json > passkey.json");
+        "  lssar passkey --depths 0,0.25,0.5,0.75,1 --trials 4 --json > passkey.json\n"
+        "  lssar passkey --lengths 16K --trials 50 --output 16K.jsonl --resume");
   }
 
   absl::Status Run() override {
@@ -197,14 +272,23 @@ class PasskeyCommand : public Command {
     RETURN_IF_ERROR(CheckServedContext("--lengths", longest, served.max_model_len()));
     ASSIGN_OR_RETURN(const int filler_tokens, CountFillerTokens(stub));
     std::vector<PasskeyTrial> trials = MakePasskeyTrials(options_, filler_tokens);
+    std::optional<TrialFile> file;
+    if (output_.has_value()) {
+      ASSIGN_OR_RETURN(file, TrialFile::Open(*output_, resume_, served.checkpoint_hash(), &trials));
+    }
     Interrupt interrupt;
-    RETURN_IF_ERROR(RunPasskeyTrials(stub, options_, &interrupt, &trials));
+    RETURN_IF_ERROR(RunPasskeyTrials(
+        stub, options_, &interrupt, &trials,
+        [&](const PasskeyTrial& trial) { return file ? file->Append(trial) : absl::OkStatus(); }));
     json_ ? PrintJson(ToJson(options_, trials)) : PrintTables(options_, trials);
     return figure.Draw([&] { return ToJson(options_, trials); });
   }
 
  private:
   absl::Status ParseLists() {
+    if (resume_ && !output_.has_value()) {
+      return absl::InvalidArgumentError("--resume needs --output FILE");
+    }
     ASSIGN_OR_RETURN(auto lengths, ParseCounts("--lengths", lengths_, kMinLength, kMaxLength));
     if (std::set<int>(lengths.begin(), lengths.end()).size() != lengths.size()) {
       return absl::InvalidArgumentError("--lengths: a length is given twice");
@@ -227,6 +311,8 @@ class PasskeyCommand : public Command {
   std::string depths_ = "random";
   PasskeyOptions options_;
   bool json_ = false;
+  std::optional<std::string> output_;
+  bool resume_ = false;
   std::string figure_path_;
   ConnectionFlags connection_;
 };

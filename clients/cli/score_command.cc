@@ -106,20 +106,9 @@ Json RowToJson(int64_t line_number, const ScoredRow& row, bool has_tokens,
 absl::StatusOr<int64_t> LastRow(const std::string& last_line, const std::string& path,
                                 const v1::GetInfoReply& served) {
   if (last_line.empty()) return 0;
-  const Json json = Json::parse(last_line, nullptr, /*allow_exceptions=*/false);
-  const auto line = json.is_object() ? json.find("line") : json.end();
-  const auto hash = json.is_object() ? json.find("checkpoint_hash") : json.end();
-  if (line == json.end() || !line->is_number_integer() || hash == json.end() ||
-      !hash->is_string()) {
-    return absl::FailedPreconditionError(
-        StrCat(path, " is not an output of this command, so it cannot be resumed"));
-  }
-  if (*hash != served.checkpoint_hash()) {
-    return absl::FailedPreconditionError(StrCat(path, " has scores of the checkpoint ",
-                                                hash->get<std::string>(), ", this server has ",
-                                                served.checkpoint_hash()));
-  }
-  return line->get<int64_t>();
+  ASSIGN_OR_RETURN(const Json json,
+                   ParseResumedLine(path, last_line, "line", served.checkpoint_hash()));
+  return json["line"].get<int64_t>();
 }
 
 void PrintLossTable(const std::vector<LossAtLength>& results) {
@@ -301,8 +290,13 @@ class ScoreCommand : public Command {
     ASSIGN_OR_RETURN(ScoreFileReader reader, ScoreFileReader::Open(*input_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     RETURN_IF_ERROR(ReadPrecision(connection->Stub()));
-    ASSIGN_OR_RETURN(ResumableOutput output, ResumableOutput::Open(*output_, resume_));
-    ASSIGN_OR_RETURN(const int64_t first, LastRow(output.LastLine(), *output_, served_));
+    std::string last_line;
+    ASSIGN_OR_RETURN(ResumableOutput output,
+                     ResumableOutput::Open(*output_, resume_, [&](const std::string& line) {
+                       last_line = line;
+                       return absl::OkStatus();
+                     }));
+    ASSIGN_OR_RETURN(const int64_t first, LastRow(last_line, *output_, served_));
     RETURN_IF_ERROR(reader.SkipTo(first));
     Interrupt interrupt;
     ProgressBar progress("scoring", num_rows.value_or(ProgressBar::kUnknownTotal));

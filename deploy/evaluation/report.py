@@ -368,7 +368,8 @@ class Evaluation:
         if passkeys and self.info['tokenizer_hash']:
             steps.append(Step('passkey', 'Passkeys by length',
                               ['lssar', 'passkey', '--lengths', listed(passkeys), '--trials',
-                               listed(trials), '--json'], show_passkeys, (), 'passkey'))
+                               listed(trials), '--output', relative(self.out / 'passkey.jsonl'),
+                               '--resume', '--json'], show_passkeys, (), 'passkey'))
         if self.info['attention_p']:
             steps.append(Step('sweep', 'Loss by length for other powers p',
                               ['lssar', 'sweep', *given_ids, '--p', self.given.p, '--lengths',

@@ -524,6 +524,50 @@ class PasskeyTest(unittest.TestCase):
             self.assertEqual(trial['answer'], f" {trial['key']}.")
             self.assertLess(trial['num_prompt_tokens'], trial['length'] - 6)
 
+    def test_a_stopped_run_is_resumed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, 'trials.jsonl')
+            arguments = ('passkey', '--lengths', '256,512', '--output', str(path), '--json')
+            whole = run_cli(*arguments, '--trials', '3')
+            self.assertEqual(whole.returncode, 0, whole.stderr)
+            lines = path.read_text().splitlines(keepends=True)
+            self.assertEqual(sorted((at['length'], at['trial']) for at in map(json.loads, lines)),
+                             [(length, trial) for length in (256, 512) for trial in range(3)])
+
+            again = run_cli(*arguments, '--trials', '3')
+            self.assertEqual(again.returncode, 1)
+            self.assertIn('exists; continue it with --resume', again.stderr)
+            # Killed while it wrote the third line; one of the others did not happen as it says.
+            changed = json.loads(lines[1])
+            changed['answer'], changed['is_hit'] = 'kept', False
+            path.write_text(lines[0] + json.dumps(changed) + '\n' + lines[2][:20])
+            resumed = run_cli(*arguments, '--trials', '3', '--resume')
+            self.assertEqual(resumed.returncode, 0, resumed.stderr)
+            expected = json.loads(whole.stdout)['trials']
+            for trial in expected:
+                if (trial['length'], trial['key']) == (changed['length'], changed['key']):
+                    trial['answer'], trial['is_hit'] = 'kept', False
+            self.assertEqual(json.loads(resumed.stdout)['trials'], expected)
+            self.assertEqual(len(path.read_text().splitlines()), 6)
+            # More trials, and one length less.
+            more = run_cli('passkey', '--lengths', '256', '--output', str(path), '--json',
+                           '--trials', '4', '--resume')
+            self.assertEqual(json.loads(more.stdout)['lengths'][0]['num_trials'], 4)
+            self.assertEqual(len(path.read_text().splitlines()), 7)
+
+            for flags, message in ((('--seed', '8'), 'another document as trial'),
+                                   (('--attention-p', '3', '--trials', '5'),
+                                    'with the attention lssar p=15, not lssar p=3')):
+                done = run_cli(*arguments, '--resume', *flags)
+                self.assertEqual(done.returncode, 1, done.stdout)
+                self.assertIn(message, done.stderr)
+            path.write_text('{"line": 1, "checkpoint_hash": "x"}\n')
+            done = run_cli(*arguments, '--resume')
+            self.assertIn('is not an output of this command', done.stderr)
+        done = run_cli('passkey', '--resume')
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('--resume needs --output FILE', done.stderr)
+
     def test_table_and_map_in_a_pipe(self):
         done = run_cli('passkey', '--lengths', '256', '--trials', '1', '--depths', '0,1')
         self.assertEqual(done.returncode, 0, done.stderr)
