@@ -490,9 +490,8 @@ void Scheduler::ChargeTenants() {
   tenants_.EndStep(total, blocks_->Layout().num_pages);
 }
 
-// Only the first of the sequences that capture attention runs: one token may cost it a second. Of
-// those whose results are large, the first ones that fit limits::kMaxStepFloats, and the first one
-// in any case.
+// Only the first of the sequences that capture attention runs: one token may cost it a second.
+// Large results run as far as they fit limits::kMaxStepFloats together, the first in any case.
 void Scheduler::CollectCandidates() {
   bool has_capture = false;
   int64_t num_floats = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -132,74 +133,44 @@ Json ToJson(const PasskeyTrial& trial) {
           {"answer", trial.answer},        {"is_hit", trial.is_hit}};
 }
 
-// --output FILE: a line for each trial that is done.
-class TrialFile {
- public:
-  // With `resume`, `trials` get the answers that the file has. Trials of other lengths, or of more
-  // trials of a length, stay in the file.
-  // Errors  FAILED_PRECONDITION: the file is of another command, checkpoint or other documents;
-  //         those of ResumableOutput::Open
-  static absl::StatusOr<TrialFile> Open(const std::string& path, bool resume,
-                                        const std::string& checkpoint_hash,
-                                        std::vector<PasskeyTrial>* trials) {
-    TrialFile file;
-    file.path_ = path;
-    file.checkpoint_hash_ = checkpoint_hash;
-    ASSIGN_OR_RETURN(file.output_,
-                     ResumableOutput::Open(path, resume, [&](const std::string& line) {
-                       return file.Take(line, trials);
-                     }));
-    return file;
-  }
+// A line of --output.
+Json LineOf(const PasskeyTrial& trial) {
+  Json json = {{"trial", trial.number}};
+  json.update(ToJson(trial));
+  json["attention"] = trial.attention;
+  return json;
+}
 
-  // Errors  FAILED_PRECONDITION: another attention computed the trials that were there;
-  //         RESOURCE_EXHAUSTED: the disk is full
-  absl::Status Append(const PasskeyTrial& trial) {
-    RETURN_IF_ERROR(CheckAttention(trial.attention));
-    Json json = {{"trial", trial.number}};
-    json.update(ToJson(trial));
-    json["attention"] = trial.attention;
-    json["checkpoint_hash"] = checkpoint_hash_;
-    return output_->Append(JsonLine(json));
+// Takes the answer of a line of --output. `trial`: of the line's length and number.
+// Errors  FAILED_PRECONDITION: it is of another document
+absl::Status TakeAnswer(const Json& line, PasskeyTrial* trial) {
+  if (line.at("key") != trial->document.key || line.at("depth") != trial->document.depth) {
+    return absl::FailedPreconditionError(StrCat(
+        "--output has another document as trial ", trial->number, " of length ", trial->length,
+        ": --seed and --depths, and --trials beside --depths, have to be those that it was begun "
+        "with"));
   }
+  trial->num_prompt_tokens = line.at("num_prompt_tokens").get<int>();
+  trial->answer = line.at("answer").get<std::string>();
+  trial->is_hit = line.at("is_hit").get<bool>();
+  trial->attention = line.at("attention").get<std::string>();
+  trial->is_done = true;
+  return absl::OkStatus();
+}
 
- private:
-  absl::Status CheckAttention(const std::string& attention) {
-    if (attention_.empty()) attention_ = attention;
-    if (attention == attention_) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        StrCat(path_, " has trials with the attention ", attention_, ", not ", attention));
-  }
-
-  absl::Status Take(const std::string& line, std::vector<PasskeyTrial>* trials) {
-    ASSIGN_OR_RETURN(const Json json, ParseResumedLine(path_, line, "trial", checkpoint_hash_));
-    try {
-      const auto attention = json.at("attention").get<std::string>();
-      RETURN_IF_ERROR(CheckAttention(attention));
-      for (PasskeyTrial& trial : *trials) {
-        if (json.at("length") != trial.length || json.at("trial") != trial.number) continue;
-        if (json.at("key") != trial.document.key || json.at("depth") != trial.document.depth) {
-          return absl::FailedPreconditionError(StrCat(
-              path_, " has another document as trial ", trial.number, " of length ", trial.length,
-              ": --seed and --depths, and --trials beside --depths, have to be "
-              "those that it was begun with"));
-        }
-        trial.num_prompt_tokens = json.at("num_prompt_tokens").get<int>();
-        trial.answer = json.at("answer").get<std::string>();
-        trial.is_hit = json.at("is_hit").get<bool>();
-        trial.attention = attention;
-        trial.is_done = true;
-      }
-    } catch (const Json::exception&) {
-      return NotResumable(path_);
-    }
-    return absl::OkStatus();
-  }
-
-  std::string path_, checkpoint_hash_;
-  std::string attention_;  // of all trials; empty: there is none yet
-  std::optional<ResumableOutput> output_;
-};
+// Opens --output. With `resume`, `trials` get the answers that it has; its trials of other lengths,
+// or of more trials of a length, stay in it.
+absl::StatusOr<ResumableOutput> OpenOutput(const std::string& path, bool resume,
+                                           const v1::GetInfoReply& served,
+                                           const SchedulingFlags& flags,
+                                           std::vector<PasskeyTrial>* trials) {
+  std::map<std::pair<int, int>, PasskeyTrial*> by_number;
+  for (PasskeyTrial& trial : *trials) by_number[{trial.length, trial.number}] = &trial;
+  return ResumableOutput::Open(path, resume, served, flags, [&](const Json& line) {
+    const auto found = by_number.find({line.at("length").get<int>(), line.at("trial").get<int>()});
+    return found == by_number.end() ? absl::OkStatus() : TakeAnswer(line, found->second);
+  });
+}
 
 Json ToJson(const PasskeyOptions& options, const std::vector<PasskeyTrial>& trials) {
   Json json = {
@@ -272,14 +243,15 @@ class PasskeyCommand : public Command {
     RETURN_IF_ERROR(CheckServedContext("--lengths", longest, served.max_model_len()));
     ASSIGN_OR_RETURN(const int filler_tokens, CountFillerTokens(stub));
     std::vector<PasskeyTrial> trials = MakePasskeyTrials(options_, filler_tokens);
-    std::optional<TrialFile> file;
+    std::optional<ResumableOutput> output;
     if (output_.has_value()) {
-      ASSIGN_OR_RETURN(file, TrialFile::Open(*output_, resume_, served.checkpoint_hash(), &trials));
+      ASSIGN_OR_RETURN(output, OpenOutput(*output_, resume_, served, options_.scheduling, &trials));
     }
     Interrupt interrupt;
-    RETURN_IF_ERROR(RunPasskeyTrials(
-        stub, options_, &interrupt, &trials,
-        [&](const PasskeyTrial& trial) { return file ? file->Append(trial) : absl::OkStatus(); }));
+    RETURN_IF_ERROR(
+        RunPasskeyTrials(stub, options_, &interrupt, &trials, [&](const PasskeyTrial& trial) {
+          return output ? output->Append(LineOf(trial)) : absl::OkStatus();
+        }));
     json_ ? PrintJson(ToJson(options_, trials)) : PrintTables(options_, trials);
     return figure.Draw([&] { return ToJson(options_, trials); });
   }

@@ -1,22 +1,56 @@
 #include "clients/cli/resumable_output.h"
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "clients/cli/json_output.h"
 
 namespace lssar::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = ResumableOutput::Json;
 
-// Calls on_line with each line that ends in a line feed. Returns the bytes of all of them.
-absl::StatusOr<uint64_t> ReadCompleteLines(
-    const std::string& path, const std::function<absl::Status(const std::string&)>& on_line) {
+Json JobOf(const v1::GetInfoReply& served, const SchedulingFlags& flags) {
+  v1::ScoreRequest request;
+  FillScheduling(flags, &request);
+  Json job = {{"checkpoint_hash", served.checkpoint_hash()},
+              {"dtype", served.dtype()},
+              {"kv_cache_dtype", served.kv_cache_dtype()},
+              {"device", served.device()},
+              {"attention_override", nullptr}};
+  if (request.has_attention_override()) {
+    job["attention_override"] = MessageToJson(request.attention_override());
+  }
+  return job;
+}
+
+absl::Status CheckLine(const std::string& path, const std::string& text, const Json& job,
+                       const std::function<absl::Status(const Json&)>& on_line) {
+  try {
+    const Json line = Json::parse(text);
+    for (const auto& [name, value] : job.items()) {
+      if (line.at(name) == value) continue;
+      return absl::FailedPreconditionError(StrCat(path, " has lines with ", name, " ",
+                                                  line.at(name).dump(), ", not ", value.dump()));
+    }
+    return on_line(line);
+  } catch (const Json::exception&) {
+    return absl::FailedPreconditionError(
+        StrCat(path, " is not an output of this command, so it cannot be resumed"));
+  }
+}
+
+// Reads the lines that end in a line feed. Returns the bytes of all of them.
+absl::StatusOr<uint64_t> ReadLines(const std::string& path, const Json& job,
+                                   const std::function<absl::Status(const Json&)>& on_line) {
   std::ifstream file(path, std::ios::binary);
   if (!file.is_open()) {
     return absl::PermissionDeniedError(StrCat("cannot read ", path, ": ", std::strerror(errno)));
@@ -25,7 +59,7 @@ absl::StatusOr<uint64_t> ReadCompleteLines(
   std::string line;
   while (std::getline(file, line) && !file.eof()) {
     num_bytes += line.size() + 1;
-    RETURN_IF_ERROR(on_line(line));
+    RETURN_IF_ERROR(CheckLine(path, line, job, on_line));
   }
   if (file.bad()) return absl::InternalError(StrCat("cannot read ", path));
   return num_bytes;
@@ -34,17 +68,18 @@ absl::StatusOr<uint64_t> ReadCompleteLines(
 }  // namespace
 
 absl::StatusOr<ResumableOutput> ResumableOutput::Open(
-    const std::string& path, bool resume,
-    const std::function<absl::Status(const std::string&)>& on_line) {
+    const std::string& path, bool resume, const v1::GetInfoReply& served,
+    const SchedulingFlags& flags, const std::function<absl::Status(const Json&)>& on_line) {
   ResumableOutput output;
   output.path_ = path;
+  output.job_ = JobOf(served, flags);
   std::error_code error;
   if (fs::exists(path, error)) {
     if (!resume) {
       return absl::AlreadyExistsError(
           StrCat(path, " exists; continue it with --resume, or name another file"));
     }
-    ASSIGN_OR_RETURN(const uint64_t num_bytes, ReadCompleteLines(path, on_line));
+    ASSIGN_OR_RETURN(const uint64_t num_bytes, ReadLines(path, output.job_, on_line));
     fs::resize_file(path, num_bytes, error);
     if (error) {
       return absl::PermissionDeniedError(StrCat("cannot write ", path, ": ", error.message()));
@@ -57,37 +92,14 @@ absl::StatusOr<ResumableOutput> ResumableOutput::Open(
   return output;
 }
 
-absl::Status ResumableOutput::Append(const std::string& line) {
-  const std::string with_end = line + "\n";
+absl::Status ResumableOutput::Append(Json line) {
+  line.update(job_);
+  const std::string with_end = JsonLine(line) + "\n";
   if (std::fwrite(with_end.data(), 1, with_end.size(), file_.get()) != with_end.size() ||
       std::fflush(file_.get()) != 0) {
     return absl::ResourceExhaustedError(StrCat("cannot write ", path_, ": ", std::strerror(errno)));
   }
   return absl::OkStatus();
-}
-
-absl::Status NotResumable(const std::string& path) {
-  return absl::FailedPreconditionError(
-      StrCat(path, " is not an output of this command, so it cannot be resumed"));
-}
-
-absl::StatusOr<nlohmann::ordered_json> ParseResumedLine(const std::string& path,
-                                                        const std::string& line,
-                                                        const std::string& field,
-                                                        const std::string& checkpoint_hash) {
-  auto json = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
-  const auto number = json.is_object() ? json.find(field) : json.end();
-  const auto hash = json.is_object() ? json.find("checkpoint_hash") : json.end();
-  if (number == json.end() || !number->is_number_integer() || hash == json.end() ||
-      !hash->is_string()) {
-    return NotResumable(path);
-  }
-  if (*hash != checkpoint_hash) {
-    return absl::FailedPreconditionError(StrCat(path, " is of the checkpoint ",
-                                                hash->get<std::string>(), ", this server has ",
-                                                checkpoint_hash));
-  }
-  return json;
 }
 
 }  // namespace lssar::cli

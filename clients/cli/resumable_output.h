@@ -1,4 +1,4 @@
-// A file of JSON lines that a job writes in order and can go on with after it was stopped.
+// A file of JSON lines that a job writes and can go on with after it was stopped.
 #ifndef LSSAR_CLIENTS_CLI_RESUMABLE_OUTPUT_H_
 #define LSSAR_CLIENTS_CLI_RESUMABLE_OUTPUT_H_
 
@@ -10,23 +10,31 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "clients/cli/request_flags.h"
+#include "lssar/v1/inference.pb.h"
 
 namespace lssar::cli {
 
 class ResumableOutput {
  public:
-  // Opens `path`. With `resume`, cuts off a last line that is incomplete (the job was killed while
-  // it wrote) and continues after the lines that are there, each of which on_line gets; without,
-  // the file must not exist.
-  // Errors  ALREADY_EXISTS: it exists and `resume` is false; PERMISSION_DENIED: it cannot be
-  //         written; INTERNAL: reading failed; those of on_line
+  using Json = nlohmann::ordered_json;
+
+  // Opens `path`. With `resume`, continues after the lines that are there, each of which on_line
+  // gets, and cuts off a last one that is incomplete (the job was killed while it wrote); without,
+  // the file must not exist. Nothing is cut off if there is an error.
+  // `served`, `flags`: what decides a line's numbers besides the job's input. Each line has it:
+  // lines of several checkpoints, types, devices or attentions never stand in one file.
+  // `on_line` may throw Json::exception: the line is of another command.
+  // Errors  ALREADY_EXISTS: it exists and `resume` is false; FAILED_PRECONDITION: a line is of
+  //         another command, or was computed otherwise; PERMISSION_DENIED: it cannot be written;
+  //         INTERNAL: reading failed; those of on_line
   static absl::StatusOr<ResumableOutput> Open(
-      const std::string& path, bool resume,
-      const std::function<absl::Status(const std::string&)>& on_line);
+      const std::string& path, bool resume, const v1::GetInfoReply& served,
+      const SchedulingFlags& flags, const std::function<absl::Status(const Json&)>& on_line);
 
   // Appends a line. It is with the operating system when this returns, so a kill does not lose it.
   // Errors  RESOURCE_EXHAUSTED: it cannot be written, for example because the disk is full
-  absl::Status Append(const std::string& line);
+  absl::Status Append(Json line);
 
  private:
   struct Closer {
@@ -34,18 +42,9 @@ class ResumableOutput {
   };
 
   std::string path_;
+  Json job_;  // fields of every line
   std::unique_ptr<std::FILE, Closer> file_;
 };
-
-// FAILED_PRECONDITION: `path` is a file of another command.
-absl::Status NotResumable(const std::string& path);
-
-// A line of `path` that has the number `field` and was computed with this checkpoint.
-// Errors  FAILED_PRECONDITION: it is of another command, or of another checkpoint
-absl::StatusOr<nlohmann::ordered_json> ParseResumedLine(const std::string& path,
-                                                        const std::string& line,
-                                                        const std::string& field,
-                                                        const std::string& checkpoint_hash);
 
 }  // namespace lssar::cli
 

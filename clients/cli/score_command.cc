@@ -90,25 +90,15 @@ Json ToJson(const std::vector<ScoredContinuation>& scored, bool has_tokens,
 
 // A line of --output.
 Json RowToJson(int64_t line_number, const ScoredRow& row, bool has_tokens,
-               const v1::GetInfoReply& served) {
+               const std::string& kv_cache_dtype) {
   Json json = {{"line", line_number}};
   if (row.ok()) {
-    json.update(ToJson(*row, has_tokens, served.kv_cache_dtype()));
+    json.update(ToJson(*row, has_tokens, kv_cache_dtype));
   } else {
     json["error"] = {{"code", absl::StatusCodeToString(row.status().code())},
                      {"message", std::string(row.status().message())}};
   }
-  json["checkpoint_hash"] = served.checkpoint_hash();
   return json;
-}
-
-// The line number of the last line of --output, which the job goes on after.
-absl::StatusOr<int64_t> LastRow(const std::string& last_line, const std::string& path,
-                                const v1::GetInfoReply& served) {
-  if (last_line.empty()) return 0;
-  ASSIGN_OR_RETURN(const Json json,
-                   ParseResumedLine(path, last_line, "line", served.checkpoint_hash()));
-  return json["line"].get<int64_t>();
 }
 
 void PrintLossTable(const std::vector<LossAtLength>& results) {
@@ -290,13 +280,13 @@ class ScoreCommand : public Command {
     ASSIGN_OR_RETURN(ScoreFileReader reader, ScoreFileReader::Open(*input_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     RETURN_IF_ERROR(ReadPrecision(connection->Stub()));
-    std::string last_line;
-    ASSIGN_OR_RETURN(ResumableOutput output,
-                     ResumableOutput::Open(*output_, resume_, [&](const std::string& line) {
-                       last_line = line;
-                       return absl::OkStatus();
-                     }));
-    ASSIGN_OR_RETURN(const int64_t first, LastRow(last_line, *output_, served_));
+    int64_t first = 0;
+    ASSIGN_OR_RETURN(
+        ResumableOutput output,
+        ResumableOutput::Open(*output_, resume_, served_, scheduling_, [&](const Json& line) {
+          first = line.at("line").get<int64_t>();
+          return absl::OkStatus();
+        }));
     RETURN_IF_ERROR(reader.SkipTo(first));
     Interrupt interrupt;
     ProgressBar progress("scoring", num_rows.value_or(ProgressBar::kUnknownTotal));
@@ -307,7 +297,7 @@ class ScoreCommand : public Command {
       ++num_done;
       num_invalid += row.ok() ? 0 : 1;
       progress.Advance(1, StrCat(num_done, " rows"));
-      return output.Append(JsonLine(RowToJson(line_number, row, tokens_, served_)));
+      return output.Append(RowToJson(line_number, row, tokens_, served_.kv_cache_dtype()));
     };
     const ScoreStreamOptions options{
         .max_concurrency = max_concurrency_, .per_token = tokens_, .scheduling = scheduling_};

@@ -61,6 +61,7 @@ class Step:
     inputs: tuple[pathlib.Path, ...] = ()
     figure: str | None = None  # kind of `lssar figure`
     kept: tuple[str, ...] | None = None  # fields of the JSON; None: all
+    resumes: bool = False  # the command has --output and --resume
 
 
 def relative(path: pathlib.Path) -> str:
@@ -368,8 +369,8 @@ class Evaluation:
         if passkeys and self.info['tokenizer_hash']:
             steps.append(Step('passkey', 'Passkeys by length',
                               ['lssar', 'passkey', '--lengths', listed(passkeys), '--trials',
-                               listed(trials), '--output', relative(self.out / 'passkey.jsonl'),
-                               '--resume', '--json'], show_passkeys, (), 'passkey'))
+                               listed(trials), '--json'], show_passkeys, (), 'passkey',
+                              resumes=True))
         if self.info['attention_p']:
             steps.append(Step('sweep', 'Loss by length for other powers p',
                               ['lssar', 'sweep', *given_ids, '--p', self.given.p, '--lengths',
@@ -421,7 +422,11 @@ class Evaluation:
         else:
             print(f'{step.name}: {quoted(step.command)}', flush=True)
             started = time.monotonic()
-            result = self.measure(step)
+            partial = self.out / f'{step.name}-{key[:16]}.jsonl'
+            for left in set(self.out.glob(f'{step.name}-*.jsonl')) - {partial}:
+                left.unlink()  # of a run that was stopped, and measured something else
+            result = self.measure(step, partial)
+            partial.unlink(missing_ok=True)
             seconds = time.monotonic() - started
             path.write_text(json.dumps(result, ensure_ascii=False) + '\n', encoding='utf-8')
             self.figure_path(step).unlink(missing_ok=True)
@@ -432,9 +437,11 @@ class Evaluation:
             self.run_cli('figure', step.figure, str(self.figure_path(step)),
                          f'{self.info["model_name"]}={path}')
 
-    def measure(self, step: Step) -> Json:
-        """The JSON of a step's command."""
+    def measure(self, step: Step, partial: pathlib.Path) -> Json:
+        """The JSON of a step's command. `partial`: keeps what a stopped run has measured."""
         program, *arguments = step.command
+        if step.resumes:
+            arguments += ['--output', str(partial), '--resume']
         if program == 'lssar-lm-eval':
             result = self.run_lm_eval(arguments)
         else:

@@ -141,13 +141,15 @@ def gpu_kernels():
     return attention_gpu
 
 
-def what_is_missing(device):
-    """Why fastest_attention() takes several times as long on 'cpu' or 'cuda'; '': it does not."""
-    if device == 'cpu' and not has_fused():
-        return 'the fused attention is not built (training_attention in README.md)'
-    if device == 'cuda' and gpu_kernels() is None:
-        return 'Triton is not installed'
-    return ''
+def warn_if_slow(device, kind):
+    """Says on 'cpu' or 'cuda' what would make fastest_attention() several times faster."""
+    reason = ''
+    if kind == 'lssar' and device == 'cpu' and not has_fused():
+        reason = 'the fused attention is not built (training_attention in README.md)'
+    elif kind == 'lssar' and device == 'cuda' and gpu_kernels() is None:
+        reason = 'Triton is not installed'
+    if reason:
+        print(f'{reason}: training takes several times as long', flush=True)
 
 
 def has_groups(q, kind):

@@ -173,8 +173,7 @@ def run(args, directory, out):
     print(f'{args.preset}, {args.attention}: {num_parameters / 1e6:.2f}M parameters on '
           f'{this.device}, {budget}, meant for {preset.aim_tokens / 1e6:g}M tokens; one epoch is '
           f'{millions["text"]} of text and {millions["dialogs"]} of dialogs', flush=True)
-    if reason := attention.what_is_missing(this.device.type):
-        print(f'{reason}: training takes several times as long', flush=True)
+    attention.warn_if_slow(this.device.type, args.attention)
     signals = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda which, frame: signals.append(which))

@@ -63,11 +63,11 @@ bool IsWireTypeOf(const FieldDescriptor& field, Wire::WireType type) {
          (type == Wire::WIRETYPE_LENGTH_DELIMITED && field.is_packable());
 }
 
-// What bytes would be refused for before they are parsed.
+// What a request is refused for before it is parsed.
 struct WireScan {
-  int num_objects = 0;                  // sub-messages, strings, lists: 2 bytes become 50
-  std::optional<FieldProblem> unknown;  // a field that Protobuf would ignore; of the request if it
-                                        // has no path
+  int num_objects = 0;  // sub-messages, strings and lists: two bytes become an object of 50
+  // A field that Protobuf would ignore. The path is of the message that has it; empty: the request.
+  std::optional<FieldProblem> unknown;
 };
 
 // Scans `input`, a message of `type`, up to `limit` objects or an unknown field. What does not
@@ -212,8 +212,8 @@ absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messag
                " strings, lists and messages in it; send several requests"));
   }
   if (scan.unknown) {
-    if (!scan.unknown->path.empty()) return FieldError(scan.unknown->path, scan.unknown->problem);
-    return absl::InvalidArgumentError(StrCat("the request ", scan.unknown->problem));
+    const auto& [field, problem] = *scan.unknown;
+    return FieldError(field, problem, field.empty() ? "the request" : "");
   }
   if (message->ParseFromString(joined)) return absl::OkStatus();
   const auto bad_text = FindBadText(*message->GetDescriptor(), joined);

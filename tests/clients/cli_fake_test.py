@@ -204,7 +204,7 @@ class ScoreRowsTest(unittest.TestCase):
         self.score('--resume')
         self.assertIn('exists; continue it with --resume', self.score(code=1).stderr)
         other = FakeService(checkpoint_hash='b')
-        self.assertIn('is of the checkpoint a, this server has b',
+        self.assertIn('has lines with checkpoint_hash "a", not "b"',
                       self.score('--resume', service=other, code=1).stderr)
         self.input.write_text(item_lines(3))
         self.assertIn('it is of another input', self.score('--resume', code=1).stderr)

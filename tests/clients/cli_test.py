@@ -556,14 +556,15 @@ class PasskeyTest(unittest.TestCase):
             self.assertEqual(len(path.read_text().splitlines()), 7)
 
             for flags, message in ((('--seed', '8'), 'another document as trial'),
-                                   (('--attention-p', '3', '--trials', '5'),
-                                    'with the attention lssar p=15, not lssar p=3')):
+                                   (('--attention-p', '3'), 'attention_override null, not {"p":3'),
+                                   (('--dtype', 'int8'), 'dtype "fp16", not "int8"')):
                 done = run_cli(*arguments, '--resume', *flags)
                 self.assertEqual(done.returncode, 1, done.stdout)
                 self.assertIn(message, done.stderr)
-            path.write_text('{"line": 1, "checkpoint_hash": "x"}\n')
+            path.write_text('{"line": 1}\nthe last line, without an end')
             done = run_cli(*arguments, '--resume')
             self.assertIn('is not an output of this command', done.stderr)
+            self.assertIn('without an end', path.read_text())  # a file of others stays whole
         done = run_cli('passkey', '--resume')
         self.assertEqual(done.returncode, 2)
         self.assertIn('--resume needs --output FILE', done.stderr)

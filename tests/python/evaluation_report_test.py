@@ -90,6 +90,24 @@ class EvaluationTest(unittest.TestCase):
         self.assertIn('passkey: lssar passkey', again)
         self.assertEqual(self.read('passkey'), before)
 
+    def test_a_stopped_step_goes_on(self):
+        (self.out / 'passkey.json').unlink()
+        key = json.loads((self.out / 'steps.json').read_text())['passkey']['key']
+        partial = self.out / f'passkey-{key[:16]}.jsonl'
+        other = self.out / 'passkey-0123456789abcdef.jsonl'
+        other.write_text('{}\n')
+        subprocess.run([CLI, 'passkey', '--model', MODEL, '--lengths', '256', '--trials', '2',
+                        '--output', partial], check=True, timeout=300, env=isolated(),
+                       stdout=subprocess.DEVNULL)
+        line, *lines = partial.read_text().splitlines()
+        partial.write_text('\n'.join([json.dumps({**json.loads(line), 'answer': 'kept'}), *lines])
+                           + '\n')
+        self.report('--steps', 'passkey')
+        self.assertIn('kept', [trial['answer'] for trial in self.read('passkey')['trials']])
+        self.assertEqual(list(self.out.glob('passkey-*')), [])
+        (self.out / 'passkey.json').unlink()
+        self.report('--steps', 'passkey')  # for the other tests
+
     def test_steps_can_be_chosen(self):
         said = self.report('--steps', 'loss,passkey')
         self.assertEqual(said.count(': kept'), 2)

@@ -392,8 +392,7 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     prepare_run(args, preset)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    if reason := attention.what_is_missing(device):
-        print(f'{reason}: training takes several times as long', flush=True)
+    attention.warn_if_slow(device, 'lssar')
     if args.export and not os.path.exists(f'{args.out}/log.jsonl'):
         raise SystemExit(f'--export: {args.out} has no log.jsonl: nothing was trained there')
     if args.p is None:
