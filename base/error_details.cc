@@ -16,14 +16,21 @@ constexpr char kReasonUrl[] = "lssar/error_reason";
 
 }  // namespace
 
-absl::Status RetryAfter(std::chrono::nanoseconds delay, const std::string& message) {
+absl::Status LimitError(std::string_view reason, const std::string& message) {
   absl::Status status = absl::ResourceExhaustedError(message);
+  SetErrorReason(reason, &status);
+  return status;
+}
+
+absl::Status RetryAfter(std::string_view reason, std::chrono::nanoseconds delay,
+                        const std::string& message) {
+  absl::Status status = LimitError(reason, message);
   status.SetPayload(kDelayUrl, absl::Cord(StrCat(delay.count())));
   return status;
 }
 
-absl::Status NeverRetry(const std::string& message) {
-  absl::Status status = absl::ResourceExhaustedError(message);
+absl::Status NeverRetry(std::string_view reason, const std::string& message) {
+  absl::Status status = LimitError(reason, message);
   status.SetPayload(kNeverUrl, absl::Cord());
   return status;
 }

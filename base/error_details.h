@@ -17,21 +17,41 @@ inline constexpr absl::Duration kDefaultRetryDelay = absl::Milliseconds(500);
 
 // The domain of the reasons in google.rpc.ErrorInfo.
 inline constexpr char kErrorDomain[] = "lssar";
+namespace error_reason {
 // The server has not loaded its model yet.
-inline constexpr char kModelLoading[] = "MODEL_LOADING";
+inline constexpr std::string_view kModelLoading = "MODEL_LOADING";
+// The limits that refuse a request now (OPERATIONS.md): of the server,
+inline constexpr std::string_view kMaxCalls = "MAX_CALLS";
+inline constexpr std::string_view kParseQueue = "PARSE_QUEUE";
+inline constexpr std::string_view kQueuedRequests = "QUEUED_REQUESTS";
+inline constexpr std::string_view kQueuedTokens = "QUEUED_TOKENS";
+inline constexpr std::string_view kMemory = "MEMORY";  // of the requests or replies of all calls
+inline constexpr std::string_view kConstraints = "CONSTRAINTS";  // that are compiled or kept
+// and of a key, or of an address where there are no keys.
+inline constexpr std::string_view kMaxConcurrent = "MAX_CONCURRENT";
+inline constexpr std::string_view kMaxSequences = "MAX_SEQUENCES";
+inline constexpr std::string_view kMaxQueued = "MAX_QUEUED";
+inline constexpr std::string_view kRequestsPerMinute = "REQUESTS_PER_MINUTE";
+inline constexpr std::string_view kTokensPerMinute = "TOKENS_PER_MINUTE";
+}  // namespace error_reason
 
-// RESOURCE_EXHAUSTED; the limit allows the request again after `delay`.
-absl::Status RetryAfter(std::chrono::nanoseconds delay, const std::string& message);
+// RESOURCE_EXHAUSTED by one of these limits.
+absl::Status LimitError(std::string_view reason, const std::string& message);
 
-// RESOURCE_EXHAUSTED; the limit never allows the request.
-absl::Status NeverRetry(const std::string& message);
+// The same; the limit allows the request again after `delay`.
+absl::Status RetryAfter(std::string_view reason, std::chrono::nanoseconds delay,
+                        const std::string& message);
+
+// The same; the limit never allows the request.
+absl::Status NeverRetry(std::string_view reason, const std::string& message);
 bool MayRetry(const absl::Status& status);
 
 // The delay given to RetryAfter, else kDefaultRetryDelay. gRPC sends it as google.rpc.RetryInfo,
 // HTTP as Retry-After.
 absl::Duration RetryDelay(const absl::Status& status);
 
-// One of the constants above; gRPC sends it as google.rpc.ErrorInfo.
+// One of error_reason. gRPC sends it as google.rpc.ErrorInfo, and the line of the call in the log
+// has it.
 void SetErrorReason(std::string_view reason, absl::Status* status);
 // Empty without one.
 std::string ErrorReason(const absl::Status& status);

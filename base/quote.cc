@@ -14,8 +14,10 @@ std::string Front(std::string_view text, size_t max_bytes) {
     const std::string_view shown =
         unit.kind == Utf8Kind::kCharacter ? text.substr(0, unit.num_bytes) : kReplacementCharacter;
     if (front.size() + shown.size() > max_bytes) break;
-    const bool is_control = shown.size() == 1 && (uint8_t(shown[0]) < 0x20 || shown[0] == 0x7f);
-    front += is_control ? std::string_view(" ") : shown;
+    const auto byte = [&shown](size_t i) { return uint8_t(shown[i]); };
+    const bool is_c0 = shown.size() == 1 && (byte(0) < 0x20 || byte(0) == 0x7f);
+    const bool is_c1 = shown.size() == 2 && byte(0) == 0xc2 && byte(1) < 0xa0;
+    front += is_c0 || is_c1 ? std::string_view(" ") : shown;
     text.remove_prefix(unit.num_bytes);
   }
   return front;
@@ -24,9 +26,12 @@ std::string Front(std::string_view text, size_t max_bytes) {
 }  // namespace
 
 std::string Quote(std::string_view value) {
-  if (value.size() <= kMaxQuotedBytes) return StrCat("\"", Front(value, 3 * value.size()), "\"");
+  if (value.size() <= kMaxQuotedBytes) return StrCat("\"", Printable(value), "\"");
   return StrCat("\"", Front(value, kMaxQuotedBytes), "...\" (", value.size(), " bytes)");
 }
+
+// A byte that is not UTF-8 becomes three.
+std::string Printable(std::string_view message) { return Front(message, 3 * message.size()); }
 
 std::string Shorten(std::string_view message, size_t max_bytes) {
   if (message.size() <= max_bytes) return std::string(message);

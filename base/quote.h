@@ -15,6 +15,9 @@ inline constexpr size_t kMaxQuotedBytes = 64;
 // spaces. A long value is cut and its size named: "\"aaaa...\" (31457280 bytes)".
 std::string Quote(std::string_view value);
 
+// A message for a terminal or a log, without control characters and what is not UTF-8, as above.
+std::string Printable(std::string_view message);
+
 // The first `max_bytes` of a whole message, cut at the end of a character, with "..." behind it.
 std::string Shorten(std::string_view message, size_t max_bytes);
 

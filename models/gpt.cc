@@ -142,7 +142,9 @@ bool Gpt::GroupByAttention(const ForwardBatch& batch, const RaggedBatch& rows) {
     const auto* layers = is_own(batch.attention[i]) ? &config_.attention : batch.attention[i];
     LSSAR_CHECK(layers->size() == config_.attention.size());
     SequenceSlice sequence = batch.sequences[i];
-    if (groups_.empty() || *groups_.back().layers != *layers) {
+    // The requests of one call share their layers.
+    const auto* last = groups_.empty() ? nullptr : groups_.back().layers;
+    if (last == nullptr || (last != layers && *last != *layers)) {
       groups_.push_back(
           {.layers = layers, .first_row = sequence.first_row, .first_sequence = int(i)});
     }

@@ -159,8 +159,8 @@ absl::StatusOr<Engine::Handle> Engine::Submit(Request request, std::shared_ptr<O
   return handle;
 }
 
-absl::Status Engine::CheckQueueCapacity(std::string_view tenant) const {
-  return waiting_->CheckCapacity(tenant);
+absl::Status Engine::CheckQueueCapacity(std::string_view tenant, const Request& request) const {
+  return waiting_->CheckCapacity(tenant, request);
 }
 
 bool Engine::Drain(absl::Duration limit) {

@@ -88,11 +88,12 @@ class Engine {
   absl::StatusOr<Handle> Submit(Request request, std::shared_ptr<OutputSink> sink,
                                 std::string tenant = {});
 
-  // Whether Submit would accept a small request of the tenant now. Callers check it before they
-  // parse a request.
+  // Whether Submit would accept the tenant's request now; by default a small one. Callers check it
+  // before they parse, or copy, a request.
   // Threads  any
   // Errors   RESOURCE_EXHAUSTED, UNAVAILABLE: as Submit
-  absl::Status CheckQueueCapacity(std::string_view tenant = {}) const;
+  absl::Status CheckQueueCapacity(std::string_view tenant = {},
+                                  const Request& request = Request()) const;
 
   // Refuses new requests, waits until the accepted ones are done or `limit` has passed, then ends
   // the others with UNAVAILABLE and stops the thread. True: no request was aborted. A second call

@@ -74,28 +74,42 @@ void LowerTo(std::optional<int64_t>* least, std::optional<int64_t> bytes) {
   *least = std::max<int64_t>(0, least->has_value() ? std::min(**least, *bytes) : *bytes);
 }
 
-std::optional<int64_t> MachineBytes(const std::string& root) {
-  std::ifstream meminfo(root + "/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    constexpr std::string_view kField = "MemAvailable:";
-    if (!line.starts_with(kField)) continue;
-    std::istringstream rest(line.substr(kField.size()));
-    int64_t kib = 0;
-    if (rest >> kib) return kib * 1024;
+// The number behind `field` and white space, on a line of its own.
+std::optional<int64_t> ReadField(const std::string& path, std::string_view field) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    int64_t value = 0;
+    if (words >> name && name == field && words >> value) return value;
   }
   return std::nullopt;
 }
 
+std::optional<int64_t> MachineBytes(const std::string& root) {
+  const auto kib = ReadField(root + "/proc/meminfo", "MemAvailable:");
+  return kib ? std::optional(*kib * 1024) : std::nullopt;
+}
+
+// The files of a version of control groups.
+struct GroupFiles {
+  const char* limit;
+  const char* usage;
+  const char* cached;  // field of memory.stat
+};
+
 // The least that the group at `path` under `mount` and the groups above it still allow. A container
 // often sees the path of the host but has its own group mounted at the top, so missing files are
-// skipped.
+// skipped. Usage includes the pages of files that were read, such as a checkpoint's; the kernel
+// takes the inactive ones back before it refuses memory.
 std::optional<int64_t> GroupBytes(const std::string& mount, std::string path,
-                                  const char* limit_file, const char* usage_file) {
+                                  const GroupFiles& files) {
   std::optional<int64_t> least;
   while (true) {
-    const auto limit = ReadNumber(mount + path + "/" + limit_file);
-    const auto usage = ReadNumber(mount + path + "/" + usage_file);
-    if (limit && usage) LowerTo(&least, *limit - *usage);
+    const auto limit = ReadNumber(mount + path + "/" + files.limit);
+    const auto usage = ReadNumber(mount + path + "/" + files.usage);
+    const auto cached = ReadField(mount + path + "/memory.stat", files.cached);
+    if (limit && usage) LowerTo(&least, *limit - std::max<int64_t>(0, *usage - cached.value_or(0)));
     const size_t slash = path.rfind('/');
     if (path.empty() || slash == std::string::npos) return least;
     path.resize(slash);
@@ -152,11 +166,12 @@ std::optional<int64_t> AvailableMemoryBytes(const std::string& root) {
     std::string path = line.substr(second + 1);
     if (path == "/") path.clear();
     if (controllers.empty()) {
-      LowerTo(&least,
-              GroupBytes(root + "/sys/fs/cgroup", std::move(path), "memory.max", "memory.current"));
+      LowerTo(&least, GroupBytes(root + "/sys/fs/cgroup", std::move(path),
+                                 {"memory.max", "memory.current", "inactive_file"}));
     } else if (controllers == "memory") {
       LowerTo(&least, GroupBytes(root + "/sys/fs/cgroup/memory", std::move(path),
-                                 "memory.limit_in_bytes", "memory.usage_in_bytes"));
+                                 {"memory.limit_in_bytes", "memory.usage_in_bytes",
+                                  "total_inactive_file"}));
     }
   }
   return least;

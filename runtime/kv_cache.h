@@ -40,7 +40,8 @@ class KvCache {
 };
 
 // Bytes of memory that this process may still allocate: the least of the machine's MemAvailable and
-// what each control group around this process still allows (v2, and v1's memory controller).
+// what each control group around this process still allows (v2, and v1's memory controller) once it
+// has taken back the inactive pages of files.
 // nullopt: the kernel does not tell. Tests pass a `root` that is put before every path.
 std::optional<int64_t> AvailableMemoryBytes(const std::string& root = "");
 

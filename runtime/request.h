@@ -82,7 +82,7 @@ struct EmbedParams {
   bool normalize = false;   // to L2 norm 1, after pooling and head
 };
 
-// Another attention than the checkpoint's, for one request.
+// Another attention than the checkpoint's, which the requests of one call share.
 struct AttentionOverride {
   std::vector<AttentionSpec> layers = {};  // of each layer
   std::string name = {};                   // DescribeAttention of them: equal if they are
@@ -105,8 +105,8 @@ struct Request {
   // Reads and fills the prefix cache. Results have the same bits either way.
   bool use_prefix_cache = true;
   std::string cache_salt = {};  // pages are shared only among requests with equal salts
-  // Unset: the checkpoint's own. Pages are shared only among requests with equal attention.
-  std::optional<AttentionOverride> attention = {};
+  // Null: the checkpoint's own. Pages are shared only among requests with equal attention.
+  std::shared_ptr<const AttentionOverride> attention = {};
   // Null: none. Pages are shared only among requests with equal steering.
   std::shared_ptr<const Steering> steering = {};
 
@@ -123,7 +123,8 @@ struct Request {
 // For PrefixRoot: which function of the tokens K and V are; empty: the checkpoint's own.
 inline std::string_view FunctionName(const Request& request) {
   if (request.steering != nullptr) return request.steering->name;
-  return request.attention ? std::string_view(request.attention->name) : std::string_view();
+  return request.attention != nullptr ? std::string_view(request.attention->name)
+                                      : std::string_view();
 }
 
 // Tokens of the prompt; score: of the context and all continuations.

@@ -4,20 +4,22 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/error_details.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 
 namespace lssar {
 namespace {
 
-// Prompt tokens of the request's longest sequence. More continuations of a score request do not
-// make the others wait for longer: it takes turns with them (Scheduler::TakeNewTurn).
+// Prompt tokens of the request's longest sequence, at least one. More continuations of a score
+// request do not make the others wait for longer: it takes turns with them
+// (Scheduler::TakeNewTurn).
 int64_t NumQueuedTokens(const Request& request) {
   size_t longest = 0;
   if (const ScoreParams* const score = request.Score()) {
     for (const auto& ids : score->continuations) longest = std::max(longest, ids.size());
   }
-  return int64_t(request.prompt.size() + longest);
+  return std::max(int64_t{1}, int64_t(request.prompt.size() + longest));
 }
 
 }  // namespace
@@ -43,9 +45,9 @@ absl::Status RequestQueue::Push(std::unique_ptr<SequenceGroup> group) {
   return absl::OkStatus();
 }
 
-absl::Status RequestQueue::CheckCapacity(std::string_view tenant) const {
+absl::Status RequestQueue::CheckCapacity(std::string_view tenant, const Request& request) const {
   const std::lock_guard lock(mutex_);
-  return CheckCapacityLocked(tenant, 1);
+  return CheckCapacityLocked(tenant, NumQueuedTokens(request));
 }
 
 absl::Status RequestQueue::CheckCapacityLocked(std::string_view tenant, int64_t num_tokens) const {
@@ -55,16 +57,18 @@ absl::Status RequestQueue::CheckCapacityLocked(std::string_view tenant, int64_t 
   const auto num_tenants = int64_t(waiting_.size());
   const int64_t own_requests = std::ssize(waiting->second.groups);
   if (num_requests_ >= max_requests_ && own_requests >= max_requests_ / num_tenants) {
-    return absl::ResourceExhaustedError(
-        StrCat("the queue is full: ", num_requests_, " requests wait (max_queued_requests = ",
-               max_requests_, "), ", own_requests, " of this client"));
+    return LimitError(error_reason::kQueuedRequests,
+                      StrCat("the queue is full: ", num_requests_,
+                             " requests wait (max_queued_requests = ", max_requests_, "), ",
+                             own_requests, " of this client"));
   }
   if (num_tokens_ + num_tokens > max_tokens_ &&
       waiting->second.num_tokens + num_tokens > max_tokens_ / num_tenants) {
-    return absl::ResourceExhaustedError(StrCat(
-        "the queue is full: ", num_tokens_, " queued prompt tokens + ", num_tokens,
-        " of this request = ", num_tokens_ + num_tokens, " (max_queued_tokens = ", max_tokens_,
-        "), ", waiting->second.num_tokens, " of this client"));
+    return LimitError(error_reason::kQueuedTokens,
+                      StrCat("the queue is full: ", num_tokens_, " queued prompt tokens + ",
+                             num_tokens, " of this request = ", num_tokens_ + num_tokens,
+                             " (max_queued_tokens = ", max_tokens_, "), ",
+                             waiting->second.num_tokens, " of this client"));
   }
   return absl::OkStatus();
 }

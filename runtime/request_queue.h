@@ -34,9 +34,9 @@ class RequestQueue {
   // takes the requests of a tenant that has less than its share in it: the bounds divided by the
   // number of tenants that wait.
   absl::Status Push(std::unique_ptr<SequenceGroup> group);
-  // Whether Push would take the smallest of the tenant's requests now.
+  // Whether Push would take the tenant's request now.
   // Errors  as Push
-  absl::Status CheckCapacity(std::string_view tenant) const;
+  absl::Status CheckCapacity(std::string_view tenant, const Request& request) const;
 
   // From now on Push fails with `reason`, unless an earlier call gave another.
   void Close(absl::Status reason);

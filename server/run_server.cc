@@ -19,8 +19,8 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/quote.h"
 #include "base/thread_name.h"
-#include "base/utf8.h"
 #include "server/loaded_model.h"
 #include "server/ops/health_probe.h"
 #include "server/ops/log.h"
@@ -121,29 +121,13 @@ void EndAfterEngineFailure(const EngineFailure& failure) {
   Exit(failure.is_device_lost ? kExitDeviceLost : kExitEngineFailure);
 }
 
-// The message of `status` for a terminal: control characters, which files of a checkpoint may bring
-// into it, as spaces, and what is not UTF-8 as U+FFFD.
-std::string Printable(const absl::Status& status) {
-  std::string_view message(status.message().data(), status.message().size());
-  std::string printable;
-  while (!message.empty()) {
-    const Utf8Unit unit = NextUtf8(message);
-    const std::string_view bytes = message.substr(0, unit.num_bytes);
-    const auto byte = [&bytes](size_t i) { return uint8_t(bytes[i]); };
-    const bool is_c0 = bytes.size() == 1 && (byte(0) < 0x20 || byte(0) == 0x7f);
-    const bool is_c1 = bytes.size() == 2 && byte(0) == 0xc2 && byte(1) < 0xa0;
-    if (unit.kind != Utf8Kind::kCharacter) {
-      printable += kReplacementCharacter;
-    } else {
-      printable += is_c0 || is_c1 ? std::string_view(" ") : bytes;
-    }
-    message.remove_prefix(unit.num_bytes);
-  }
-  return printable;
+// Files of a checkpoint may bring control characters into a message.
+std::string MessageOf(const absl::Status& status) {
+  return Printable({status.message().data(), status.message().size()});
 }
 
 int Fail(const absl::Status& status) {
-  const std::string message = Printable(status);
+  const std::string message = MessageOf(status);
   // A stderr that takes no more lines would hold up this one, too.
   if (Log::Flush()) std::fprintf(stderr, "lssar-server: %s\n", message.c_str());
   return kExitFailure;
@@ -152,7 +136,7 @@ int Fail(const absl::Status& status) {
 // The same with a line of the log before it.
 int FailToStart(const absl::Status& status) {
   server_log->Error("start failed", {{"code", absl::StatusCodeToString(status.code())},
-                                     {"message", Printable(status)}});
+                                     {"message", MessageOf(status)}});
   return Fail(status);
 }
 

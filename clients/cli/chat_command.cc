@@ -45,7 +45,7 @@ class ChatSession {
 
   // Sends `text` after the messages so far. The answer becomes part of the chat, also when
   // `interrupt` stops it early; without any answer, `text` is removed again.
-  // Errors  RESOURCE_EXHAUSTED "the context is full ...": nothing was sent; those of Generate
+  // Errors  OUT_OF_RANGE "the context is full ...": nothing was sent; those of Generate
   absl::Status Say(const std::string& text, Interrupt* interrupt, const OnDelta& on_delta,
                    GenerateResult* result);
 
@@ -95,9 +95,9 @@ absl::StatusOr<v1::GenerateRequest> ChatSession::MakeRequest(const std::string& 
                                                              Interrupt* interrupt) const {
   ASSIGN_OR_RETURN(const int tokens_left, EstimateTokensLeft(text, interrupt));
   if (tokens_left < 1) {
-    return absl::ResourceExhaustedError(
-        StrCat("the context is full: the chat takes ", num_context_tokens_, " of ", max_model_len_,
-               " tokens, and this message needs ", 1 - tokens_left, " more"));
+    return absl::OutOfRangeError(StrCat("the context is full: the chat takes ", num_context_tokens_,
+                                        " of ", max_model_len_, " tokens, and this message needs ",
+                                        1 - tokens_left, " more"));
   }
   v1::GenerateRequest request;
   RETURN_IF_ERROR(FillRequest(sampling_, &request));
@@ -203,7 +203,7 @@ class ChatCommand : public Command {
       last_error = status;
       if (status.code() == absl::StatusCode::kUnavailable) break;
       Remark(std::string(status.message()));
-      if (status.code() == absl::StatusCode::kResourceExhausted) Remark(kHowToGoOn);
+      if (status.code() == absl::StatusCode::kOutOfRange) Remark(kHowToGoOn);
     }
     if (StdoutTerminal().is_tty && !json_) std::printf("\n");
     // On a terminal the user has seen the error and continued; a script has only the exit code.

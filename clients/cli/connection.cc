@@ -194,7 +194,7 @@ absl::Status WaitUntilLoaded(const std::string& server, Service* stub) {
   const auto deadline = std::chrono::steady_clock::now() + kLoadTimeout;
   for (bool is_told = false;; is_told = true) {
     const absl::Status status = DescribeServer(stub).status();  // repeated by gRPC, with pauses
-    if (ErrorReason(status) != kModelLoading) return absl::OkStatus();
+    if (ErrorReason(status) != error_reason::kModelLoading) return absl::OkStatus();
     if (std::chrono::steady_clock::now() > deadline) {
       return absl::UnavailableError(
           StrCat(server, " is still loading its model after ", kLoadTimeout.count(), " minutes"));

@@ -158,9 +158,9 @@ Json ToJson(const v1::GetInfoReply& reply) {
 
 // Arguments with which `lm_eval --model local-completions` scores as the checkpoint was trained:
 // its windows and BOS are those of `lssar-lm-eval --model lssar` (server/http/README.md).
-std::string HttpLmEvalArguments(const v1::GetInfoReply& reply, const std::string& http_address) {
+std::string HttpLmEvalArguments(const v1::GetInfoReply& reply, const std::string& url) {
   // lm-eval keeps one token of max_length for itself.
-  std::string arguments = StrCat("model=", reply.model_name(), ",base_url=http://", http_address,
+  std::string arguments = StrCat("model=", reply.model_name(), ",base_url=", url,
                                  "/lm_eval/v1/completions,tokenizer_backend=remote,max_length=",
                                  reply.max_model_len() + 1, ",num_concurrent=16");
   // lm-eval takes a BOS of id 0 for none.
@@ -196,7 +196,27 @@ void PrintLine(const char* name, const std::string& value) {
 
 std::string OptionalId(bool has_id, int id) { return has_id ? StrCat(id) : "none"; }
 
-void PrintFacts(const v1::GetInfoReply& reply, const std::string& address) {
+// Keys are those of the environment: LSSAR_API_KEY, and OPENAI_API_KEY over HTTP.
+void PrintLmEval(const v1::GetInfoReply& reply, const ConnectionFlags& connection,
+                 const std::string& address) {
+  std::string arguments = StrCat("server=", address);
+  if (connection.HasTls()) arguments += ",tls=True";
+  for (const auto& [name, path] : {std::pair<const char*, const std::string&>{"ca", connection.ca},
+                                   {"cert", connection.cert},
+                                   {"key", connection.key}}) {
+    if (!path.empty()) arguments += StrCat(",", name, "=", path);
+  }
+  PrintLine("lm-eval",
+            StrCat("lssar-lm-eval --model lssar --model_args ", arguments, " --tasks TASK"));
+  if (reply.http_address().empty()) return;
+  const std::string url = StrCat(connection.HasTls() ? "https://" : "http://",
+                                 HttpAddress(address, reply.http_address()));
+  PrintLine("over HTTP", StrCat("lm_eval --model local-completions --model_args ",
+                                HttpLmEvalArguments(reply, url), " --tasks TASK"));
+}
+
+void PrintFacts(const v1::GetInfoReply& reply, const ConnectionFlags& connection,
+                const std::string& address) {
   const v1::Limits& limits = reply.limits();
   PrintLine("model",
             absl::StrFormat("%s, %.1fM parameters, checkpoint %s", reply.model_name(),
@@ -236,11 +256,7 @@ void PrintFacts(const v1::GetInfoReply& reply, const std::string& address) {
                                                  : "; the same bits in any batch"));
   PrintLine("server", absl::StrFormat("lssar %s, %s", reply.version(), reply.backend()));
   if (reply.tokenizer_hash().empty()) return;
-  PrintLine("lm-eval", StrCat("lssar-lm-eval --model lssar --model_args server=", address));
-  if (reply.http_address().empty()) return;
-  PrintLine("over HTTP",
-            StrCat("lm_eval --model local-completions --model_args ",
-                   HttpLmEvalArguments(reply, HttpAddress(address, reply.http_address()))));
+  PrintLmEval(reply, connection, address);
 }
 
 class InfoCommand : public Command {
@@ -263,7 +279,8 @@ class InfoCommand : public Command {
     if (json_) {
       PrintJson(ToJson(reply));
     } else {
-      PrintFacts(reply, connection_.server.empty() ? kDefaultServer : connection_.server);
+      PrintFacts(reply, connection_,
+                 connection_.server.empty() ? kDefaultServer : connection_.server);
     }
     return absl::OkStatus();
   }

@@ -1,14 +1,10 @@
 #include "clients/cli/prefix_key.h"
 
-#include <openssl/sha.h>
-
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <span>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
+#include "base/sha256.h"
 #include "base/str_cat.h"
 
 namespace lssar::cli {
@@ -46,12 +42,10 @@ std::string BeginningOfPrompt(const Request& request) {
 }
 
 std::string Key(const std::string& cache_salt, const std::string& beginning) {
-  const std::string bytes = cache_salt + beginning;
-  std::array<uint8_t, SHA256_DIGEST_LENGTH> digest;
-  SHA256(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digest.data());
-  constexpr size_t kDigestBytes = 8;
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(digest.data()), kDigestBytes));
+  Sha256 hash;
+  hash.Add(cache_salt);
+  hash.Add(beginning);
+  return hash.ShortHex();
 }
 
 }  // namespace

@@ -19,7 +19,6 @@ std::string PrefixKey(const v1::ScoreRequest& request);
 std::string PrefixKey(const v1::EmbedRequest& request);
 std::string PrefixKey(const v1::CaptureAttentionRequest& request);
 
-// Adds the header to a call that has not begun.
 }  // namespace lssar::cli
 
 #endif  // LSSAR_CLIENTS_CLI_PREFIX_KEY_H_

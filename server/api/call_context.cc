@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "base/check.h"
+#include "base/error_details.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "server/api/reply_fields.h"
@@ -187,6 +188,7 @@ void CallContext::End(const absl::Status& status) {
       {"client", client_.text},    {"status", absl::StatusCodeToString(reported.code())},
       {"elapsed_us", elapsed_us}};
   if (!trace_.parent_id.empty()) fields["parent_id"] = trace_.parent_id;
+  if (const std::string reason = ErrorReason(reported); !reason.empty()) fields["reason"] = reason;
   CallEnd end = {.code = reported.code(), .elapsed = elapsed};
   {
     const std::lock_guard lock(mutex_);

@@ -176,7 +176,7 @@ class CallContext {
   int64_t num_reply_bytes_ = 0;  // held in parts_.reply_memory
   LoadedModel* model_ = nullptr;
   std::string key_name_;  // empty: the server has no keys
-  Caller key_;            // set from the admission on; null: the server has no keys
+  Caller key_;            // set from the admission on; null: nothing counts the client's usage
   bool sees_load_ = false;
   std::atomic<bool> is_stopped_ = false;
   std::atomic<bool> is_chat_ = false;

@@ -50,6 +50,10 @@ absl::StatusOr<std::vector<SubRequest>> GenerateMethod::Parse() {
     last_parsed_ = int(i);
     RETURN_IF_ERROR(Context().CheckStop());
     ASSIGN_OR_RETURN(SubRequest item, ParsePrompt(prompts[i]));
+    if (i > 0) {  // their own are equal
+      item.request.attention = items.front().request.attention;
+      item.request.steering = items.front().request.steering;
+    }
     items.push_back(std::move(item));
   }
   SetReceipt(items.front().request);

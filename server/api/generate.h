@@ -16,7 +16,7 @@ class GenerateMethod final : public Method {
  public:
   // Set before Parse.
   // The request, and where a port takes several prompts in one call, one for each: they have the
-  // same `n` and stream_interval.
+  // same fields but for the prompt.
   std::vector<v1::GenerateRequest> prompts{1};
   int default_max_tokens = limits::kDefaultMaxTokens;  // cut to what the context has left
   // Nothing is generated: each choice ends at once, with the prompt's log-probabilities if they are

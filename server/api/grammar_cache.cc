@@ -37,7 +37,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Get(
         waiters_, [&](const Waiter& waiter) { return waiter.tenant == tenant; });
     if (std::ssize(waiters_) >= (has_waiter ? kMaxGrammarWaits : kMaxFirstGrammarWaits)) {
       return RetryAfter(
-          kMaxGrammarWait,
+          error_reason::kConstraints, kMaxGrammarWait,
           StrCat(waiters_.size(), " requests wait for constraints that are compiled; try again"));
     }
     const WorkerPool::Wait wait(workers);
@@ -48,7 +48,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Get(
   }
   Evict();
   if (num_bytes_ > max_bytes_) {
-    return RetryAfter(kMaxGrammarWait,
+    return RetryAfter(error_reason::kConstraints, kMaxGrammarWait,
                       StrCat("the constraints of running requests have ", num_bytes_,
                              " bytes; they may have ", max_bytes_, "; try again"));
   }
@@ -110,7 +110,7 @@ std::optional<GrammarCache::Result> GrammarCache::WaitFor(const Waiter& self,
     const auto limit = IsFirstOfTenant(self) ? kMaxGrammarTurn : kMaxGrammarWait;
     if (awaited == nullptr && Clock::now() - begin >= limit) {
       return RetryAfter(
-          kMaxGrammarWait,
+          error_reason::kConstraints, kMaxGrammarWait,
           StrCat(compiling_.size(), " other constraints are being compiled; try again"));
     }
     if (awaited != nullptr) ++awaited->num_waiting;

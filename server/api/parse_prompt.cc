@@ -165,7 +165,7 @@ std::vector<int32_t> SortedUnique(std::vector<int32_t> entries) {
 absl::StatusOr<std::vector<int32_t>> ReadPositions(
     const std::string& field, const google::protobuf::RepeatedField<int32_t>& entries,
     int num_tokens, const std::string& text) {
-  std::vector<int32_t> positions;
+  std::vector<bool> is_chosen(size_t(num_tokens), false);
   for (int i = 0; i < int(entries.size()); ++i) {
     const int32_t position = entries[i];
     if (position < -num_tokens || position >= num_tokens) {
@@ -173,9 +173,13 @@ absl::StatusOr<std::vector<int32_t>> ReadPositions(
                         StrCat("in [", -num_tokens, ", ", num_tokens, "): ", text, " has ",
                                num_tokens, " tokens"));
     }
-    positions.push_back(position < 0 ? position + num_tokens : position);
+    is_chosen[size_t(position < 0 ? position + num_tokens : position)] = true;
   }
-  return SortedUnique(std::move(positions));
+  std::vector<int32_t> positions;
+  for (int i = 0; i < num_tokens; ++i) {
+    if (is_chosen[size_t(i)]) positions.push_back(i);
+  }
+  return positions;
 }
 
 absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field, std::string_view text,

@@ -1,36 +1,19 @@
 #include "server/api/parse_parts.h"
 
-#include <array>
 #include <map>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "models/text/white_space.h"
 #include "runtime/limits.h"
 #include "server/api/fields.h"
 
 namespace lssar {
 namespace {
 
-// Bytes of white space at the end of `text`, as Python's str.rstrip() defines it:
-// lm-evaluation-harness moves these from the context to the continuation.
-size_t TrailingSpace(std::string_view text) {
-  static constexpr std::array<std::string_view, 19> kWide = {
-      "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003",
-      "\u2004", "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200a",
-      "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"};
-  constexpr std::string_view kNarrow = " \t\n\v\f\r\x1c\x1d\x1e\x1f";
-  size_t end = text.size();
-  for (bool found = true; found && end > 0;) {
-    found = kNarrow.find(text[end - 1]) != std::string_view::npos;
-    if (found) --end;
-    for (size_t i = 0; i < kWide.size() && !found; ++i) {
-      found = text.substr(0, end).ends_with(kWide[i]);
-      if (found) end -= kWide[i].size();
-    }
-  }
-  return text.size() - end;
-}
+// lm-evaluation-harness moves white space from the end of the context to the continuation.
+size_t TrailingSpace(std::string_view text) { return text.size() - TrimRight(text).size(); }
 
 class ItemReader {
  public:

@@ -64,7 +64,8 @@ absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
     }
   }
   std::string name = DescribeAttention(layers);
-  request->attention = AttentionOverride{.layers = std::move(layers), .name = std::move(name)};
+  request->attention = std::make_shared<AttentionOverride>(
+      AttentionOverride{.layers = std::move(layers), .name = std::move(name)});
   return absl::OkStatus();
 }
 

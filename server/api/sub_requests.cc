@@ -15,7 +15,7 @@ int64_t BytesOf(const std::vector<T>& list) {
   return std::ssize(list) * int64_t{sizeof(T)};
 }
 
-// The memory that `request` takes, in round figures, without its steering.
+// The memory that `request` takes, in round figures, without its attention and steering.
 int64_t BytesOf(const Request& request) {
   int64_t num_bytes = int64_t{sizeof(SubRequest)} + BytesOf(request.prompt);
   if (const GenerateParams* const generate = request.Generate()) {
@@ -31,28 +31,32 @@ int64_t BytesOf(const Request& request) {
   if (const EmbedParams* const embed = request.Embed()) {
     num_bytes += BytesOf(embed->layers) + BytesOf(embed->positions);
   }
-  if (request.attention) {
-    num_bytes += BytesOf(request.attention->layers) + std::ssize(request.attention->name);
-    for (const AttentionSpec& spec : request.attention->layers) {
-      num_bytes += BytesOf(spec.steps);
-      for (const PowerStep& step : spec.steps) num_bytes += BytesOf(step.p);
-    }
+  return num_bytes;
+}
+
+int64_t BytesOf(const AttentionOverride& attention) {
+  int64_t num_bytes = BytesOf(attention.layers) + std::ssize(attention.name);
+  for (const AttentionSpec& spec : attention.layers) {
+    num_bytes += BytesOf(spec.steps);
+    for (const PowerStep& step : spec.steps) num_bytes += BytesOf(step.p);
   }
   return num_bytes;
 }
 
-// That of their steering, which the items of a call may share.
-int64_t SteeringBytesOf(const std::vector<SubRequest>& items) {
+int64_t BytesOf(const Steering& steering) {
   int64_t num_bytes = 0;
-  const Steering* last = nullptr;
-  for (const SubRequest& item : items) {
-    const Steering* const steering = item.request.steering.get();
-    if (steering == nullptr || std::exchange(last, steering) == steering) continue;
-    for (const SteeringVector& vector : steering->vectors) {
-      num_bytes += int64_t{sizeof(vector)} + BytesOf(vector.values);
-    }
+  for (const SteeringVector& vector : steering.vectors) {
+    num_bytes += int64_t{sizeof(vector)} + BytesOf(vector.values);
   }
   return num_bytes;
+}
+
+// What the items of a call share: they have the same attention and steering, or none.
+int64_t SharedBytesOf(const std::vector<SubRequest>& items) {
+  if (items.empty()) return 0;
+  const Request& request = items.front().request;
+  return (request.attention != nullptr ? BytesOf(*request.attention) : 0) +
+         (request.steering != nullptr ? BytesOf(*request.steering) : 0);
 }
 
 // What the request may use of tokens-per-minute.
@@ -77,9 +81,13 @@ void SubRequests::Start(std::vector<SubRequest> items) {
 }
 
 absl::Status SubRequests::Hold(std::vector<SubRequest> items) {
-  const int64_t num_shared_bytes = SteeringBytesOf(items);
+  const int64_t num_shared_bytes = SharedBytesOf(items);
   int64_t num_bytes = num_shared_bytes;
-  for (SubRequest& item : items) num_bytes += item.num_bytes = BytesOf(item.request);
+  const std::string& id = context_.RequestId();
+  for (size_t i = 0; i < items.size(); ++i) {
+    context_.Complete(items.size() == 1 ? id : StrCat(id, "/", i), &items[i].request);
+    num_bytes += items[i].num_bytes = BytesOf(items[i].request);
+  }
   int64_t num_tokens = 0;
   for (const SubRequest& item : items) num_tokens += MaxTokens(item.request);
   RETURN_IF_ERROR(context_.ReserveTokens(num_tokens));
@@ -136,13 +144,12 @@ absl::Status SubRequests::SubmitNext() {
     AddStats(*item.known, &total_);
     owner_.OnItemEnd(index, *item.known);
   } else {
-    const std::string& id = context_.RequestId();
-    Request request = item.request;
-    context_.Complete(items_.size() == 1 ? id : StrCat(id, "/", index), &request);
-    ASSIGN_OR_RETURN(RequestLease lease, context_.AddRequest(request));
+    Engine& engine = context_.Model().GetEngine();
+    ASSIGN_OR_RETURN(RequestLease lease, context_.AddRequest(item.request));
+    // Before the copy, which may be large: an item that waits comes here many times a second.
+    RETURN_IF_ERROR(engine.CheckQueueCapacity(context_.Tenant(), item.request));
     ASSIGN_OR_RETURN(Engine::Handle handle,
-                     context_.Model().GetEngine().Submit(std::move(request), owner_.MakeSink(index),
-                                                         context_.Tenant()));
+                     engine.Submit(item.request, owner_.MakeSink(index), context_.Tenant()));
     in_flight_[index] = {.handle = std::move(handle), .lease = std::move(lease)};
     item.request = Request();  // frees the memory: the engine has its own copy
   }

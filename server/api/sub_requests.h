@@ -16,7 +16,7 @@
 namespace lssar {
 
 struct SubRequest {
-  Request request;  // without id, deadline and the key's salt, which are set on submission
+  Request request;  // without id, deadline and the key's salt, which SubRequests sets
   // Set: the engine has nothing to compute, and the item ends at once with these counts.
   std::optional<RequestStats> known = {};
   int64_t num_bytes = 0;  // held in the memory budget; set by SubRequests

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/error_details.h"
 #include "base/str_cat.h"
 #include "base/thread_name.h"
 
@@ -45,14 +46,16 @@ absl::Status WorkerPool::Submit(int64_t num_bytes, std::function<void()> run) {
     const std::lock_guard lock(mutex_);
     const size_t num_jobs = small_.size() + large_.size();
     if (num_jobs >= size_t(options_.max_jobs)) {
-      return absl::ResourceExhaustedError(StrCat("the server has ", num_jobs,
-                                                 " requests to parse; the limit is ",
-                                                 options_.max_jobs, "; retry later"));
+      return LimitError(error_reason::kParseQueue,
+                        StrCat("the server has ", num_jobs, " requests to parse; the limit is ",
+                               options_.max_jobs, "; retry later"));
     }
     if (num_bytes_ > 0 && num_bytes_ + num_bytes > options_.max_bytes) {
-      return absl::ResourceExhaustedError(StrCat(
-          "the server has ", num_bytes_, " bytes of requests to parse; with this one of ",
-          num_bytes, " bytes they exceed the limit of ", options_.max_bytes, "; retry later"));
+      return LimitError(
+          error_reason::kParseQueue,
+          StrCat("the server has ", num_bytes_, " bytes of requests to parse; with this one of ",
+                 num_bytes, " bytes they exceed the limit of ", options_.max_bytes,
+                 "; retry later"));
     }
     Job job{.num_bytes = num_bytes, .run = std::move(run)};
     num_bytes_ += num_bytes;

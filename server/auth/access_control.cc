@@ -109,15 +109,16 @@ absl::StatusOr<RequestLease> KeyUsage::AddRequest(int num_sequences, int priorit
                                               limits.max_sequences, " of ", Description()));
   }
   if (limits.max_sequences > 0 && num_sequences_ + num_sequences > limits.max_sequences) {
-    return absl::ResourceExhaustedError(
+    return LimitError(
+        error_reason::kMaxSequences,
         StrCat("n = ", num_sequences, " sequences and the ", num_sequences_, " of ", Description(),
                "'s other requests are ", num_sequences_ + num_sequences,
                ", over its max-sequences = ", limits.max_sequences));
   }
   if (limits.max_queued > 0 && num_waiting_ >= limits.max_queued) {
-    return absl::ResourceExhaustedError(
-        StrCat(Description(), " has ", num_waiting_,
-               " waiting requests (max-queued = ", limits.max_queued, ")"));
+    return LimitError(error_reason::kMaxQueued,
+                      StrCat(Description(), " has ", num_waiting_,
+                             " waiting requests (max-queued = ", limits.max_queued, ")"));
   }
   num_sequences_ += num_sequences;
   ++num_waiting_;
@@ -143,13 +144,14 @@ absl::StatusOr<TokenReservation> KeyUsage::ReserveTokens(int64_t num_tokens,
   const std::string sentence =
       StrCat("the request may use ", num_tokens, " tokens (prompts + n x max_tokens)");
   if (num_tokens > limit) {
-    return NeverRetry(
-        StrCat(sentence, ", and ", Description(), " has tokens-per-minute = ", limit));
+    return NeverRetry(error_reason::kTokensPerMinute, StrCat(sentence, ", and ", Description(),
+                                                             " has tokens-per-minute = ", limit));
   }
   const Clock::duration wait = tokens_.TimeUntil(num_tokens, now);
   if (wait > Clock::duration::zero()) {
-    return RetryAfter(wait, StrCat(sentence, ", more than is left of tokens-per-minute = ", limit,
-                                   " of ", Description()));
+    return RetryAfter(error_reason::kTokensPerMinute, wait,
+                      StrCat(sentence, ", more than is left of tokens-per-minute = ", limit, " of ",
+                             Description()));
   }
   return tokens_.Take(num_tokens, now);
 }
@@ -193,17 +195,18 @@ absl::Status KeyUsage::Acquire(Clock::time_point now) {
 
 absl::Status KeyUsage::CheckLimits(Clock::time_point now) const {
   if (limits_.max_concurrent > 0 && num_running_ >= limits_.max_concurrent) {
-    return absl::ResourceExhaustedError(
-        StrCat("key ", name_, " has ", num_running_,
-               " running calls (max-concurrent = ", limits_.max_concurrent, ")"));
+    return LimitError(error_reason::kMaxConcurrent,
+                      StrCat("key ", name_, " has ", num_running_,
+                             " running calls (max-concurrent = ", limits_.max_concurrent, ")"));
   }
   if (const Clock::duration wait = requests_.TimeUntil(1, now); wait > Clock::duration::zero()) {
-    return RetryAfter(wait, StrCat("key ", name_, " has used up its requests-per-minute = ",
-                                   limits_.requests_per_minute));
+    return RetryAfter(error_reason::kRequestsPerMinute, wait,
+                      StrCat("key ", name_, " has used up its requests-per-minute = ",
+                             limits_.requests_per_minute));
   }
   if (const Clock::duration wait = tokens_.TimeUntil(1, now); wait > Clock::duration::zero()) {
     return RetryAfter(
-        wait,
+        error_reason::kTokensPerMinute, wait,
         StrCat("key ", name_, " has used up its tokens-per-minute = ", limits_.tokens_per_minute));
   }
   return absl::OkStatus();

@@ -139,7 +139,7 @@ class KeyUsage : public std::enable_shared_from_this<KeyUsage> {
   TokenBucket requests_, tokens_;
 };
 
-// An authenticated client: the usage record of its key; null: the server has no keys.
+// A client: the usage record of its key, or of its address (OfAddress); null: neither.
 using Caller = std::shared_ptr<KeyUsage>;
 
 // Without a key file every caller is an admin without limits. A changed key file applies within a

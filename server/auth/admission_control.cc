@@ -90,8 +90,9 @@ absl::StatusOr<AdmissionPermit> AdmissionControl::AddCall(RunningCall call) {
   const std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(LockedReadiness());
   if (std::ssize(running_) >= max_calls_) {
-    return absl::ResourceExhaustedError(StrCat("the server has ", running_.size(),
-                                               " running calls (--max-calls ", max_calls_, ")"));
+    return LimitError(error_reason::kMaxCalls,
+                      StrCat("the server has ", running_.size(), " running calls (--max-calls ",
+                             max_calls_, ")"));
   }
   const uint64_t id = next_id_++;
   call.model = model_;
@@ -108,7 +109,7 @@ absl::Status AdmissionControl::LockedReadiness() const {
   RETURN_IF_ERROR(closed_);
   if (model_ == nullptr) {
     absl::Status status = absl::UnavailableError("the server is loading its model; retry later");
-    SetErrorReason(kModelLoading, &status);
+    SetErrorReason(error_reason::kModelLoading, &status);
     return status;
   }
   return absl::OkStatus();

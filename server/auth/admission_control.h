@@ -38,7 +38,8 @@ class AdmissionPermit {
   LoadedModel& Model() const { return *model_; }
   // Empty if the server has no keys.
   std::string_view KeyName() const;
-  // Null if the server has no keys, or after ReleaseKey.
+  // The usage record of the key, or of the address where there are no keys and addresses have
+  // limits. Null if neither, or after ReleaseKey.
   const Caller& Key() const { return key_; }
   // The caller's key has role admin, or the server has no keys.
   bool IsAdmin() const;

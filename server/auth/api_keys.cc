@@ -22,7 +22,6 @@ namespace {
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kMinKeyBytes = 16;
 constexpr size_t kMaxKeyBytes = 256;
-constexpr size_t kMaxQuotedBytes = 64;  // of a value in an error
 
 Sha256::Digest DigestOf(std::string_view key) {
   Sha256 sha256;
@@ -102,8 +101,8 @@ class KeyReader {
 
   absl::Status ReadRole(const TomlEntry& item) {
     if (item.kind != TomlKind::kText || (item.value != "user" && item.value != "admin")) {
-      return Invalid(StrCat("role is \"", item.value.substr(0, kMaxQuotedBytes),
-                            "\"; it must be \"user\" or \"admin\""));
+      // Without the value, which may be a key in the wrong place.
+      return Invalid("role must be \"user\" or \"admin\"");
     }
     key_.role = item.value == "admin" ? KeyRole::kAdmin : KeyRole::kUser;
     return absl::OkStatus();

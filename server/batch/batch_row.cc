@@ -1,6 +1,7 @@
 #include "server/batch/batch_row.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -89,7 +90,7 @@ BatchRow ParseBatchRow(int number, std::string_view line, std::string_view endpo
     if (!problem.empty()) return refuse("invalid_request", problem);
   }
   // The order of a schema's properties is that of the output.
-  row.body = nlohmann::ordered_json::parse(line).at("body").dump();
+  row.body = JsonAt(line, std::array<std::string, 1>{"body"});
   return row;
 }
 

@@ -66,8 +66,11 @@ class RowFile {
 
   absl::Status Append(std::string_view line) {
     const absl::Status status = WriteAll(file_.Get(), path_, line);
-    // What is left of the line is cut at the next start, if not now.
-    if (!status.ok()) return ftruncate(file_.Get(), num_bytes_) == 0 ? status : status;
+    if (!status.ok()) {
+      // What is left of the line is cut at the next start, if not now.
+      std::ignore = ftruncate(file_.Get(), num_bytes_);
+      return status;
+    }
     num_bytes_ += int64_t(line.size());
     is_synced_ = false;
     return absl::OkStatus();

@@ -224,6 +224,7 @@ absl::Status BatchStore::Load() {
       unlink(Path(name).c_str());
     }
   }
+  UpdateCounts();
   return absl::OkStatus();
 }
 
@@ -431,6 +432,7 @@ absl::StatusOr<Batch> BatchStore::AddBatch(Batch batch) {
       unlink(StrCat(Path(replaced), kDescriptionSuffix).c_str());
       batches_.erase(replaced);
     }
+    UpdateCounts();
     changed = changed_;
   }
   if (changed) changed();
@@ -468,6 +470,7 @@ absl::StatusOr<Batch> BatchStore::Cancel(const std::string& owner, std::string_v
       next.cancelling_at = std::time(nullptr);
       RETURN_IF_ERROR(WriteBatch(next));
       batch = std::move(next);
+      UpdateCounts();
     }
     cancelled = batch;
     changed = changed_;
@@ -477,7 +480,11 @@ absl::StatusOr<Batch> BatchStore::Cancel(const std::string& owner, std::string_v
 }
 
 BatchCounts BatchStore::Counts() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(counts_mutex_);
+  return counts_;
+}
+
+void BatchStore::UpdateCounts() {
   BatchCounts counts;
   for (const auto& [id, batch] : batches_) {
     ++counts.num_batches[size_t(batch.state)];
@@ -486,7 +493,8 @@ BatchCounts BatchStore::Counts() const {
     if (batch.HasEnded()) continue;
     counts.num_waiting += batch.num_rows - batch.num_completed - batch.num_failed;
   }
-  return counts;
+  const std::lock_guard lock(counts_mutex_);
+  counts_ = counts;
 }
 
 std::vector<Batch> BatchStore::Unfinished() const {
@@ -505,6 +513,7 @@ void BatchStore::SetCounts(const std::string& id, int num_completed, int num_fai
   if (batch == nullptr) return;
   batch->num_completed = num_completed;
   batch->num_failed = num_failed;
+  UpdateCounts();
 }
 
 absl::Status BatchStore::SetIdleStarts(const std::string& id, int num_idle_starts) {
@@ -555,6 +564,7 @@ absl::Status BatchStore::End(const std::string& id, BatchState state, std::strin
   batch->state = state;
   batch->error_code = std::move(error_code);
   batch->error = std::move(error);
+  UpdateCounts();
   RETURN_IF_ERROR(output);
   RETURN_IF_ERROR(errors);
   return WriteBatch(*batch);

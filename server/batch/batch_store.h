@@ -122,6 +122,7 @@ class BatchStore {
   // A batch that has ended stays as it is.
   absl::StatusOr<Batch> Cancel(const std::string& owner, std::string_view id);
 
+  // Never waits for the disk.
   BatchCounts Counts() const;
 
   // The runner's part.
@@ -154,6 +155,7 @@ class BatchStore {
   // The id of the batch that is forgotten for a new one; empty: none.
   absl::StatusOr<std::string> FindReplaced(const std::string& owner) const;
   Batch* Find(const std::string& id);
+  void UpdateCounts();
   std::string Path(std::string_view name) const;
 
   const Options options_;
@@ -166,6 +168,9 @@ class BatchStore {
   std::map<std::string, int64_t> bytes_;  // by owner
   int64_t num_bytes_ = 0;                 // of all owners
   int64_t next_order_ = 1;
+
+  mutable std::mutex counts_mutex_;  // locked after mutex_, which is held while files are written
+  BatchCounts counts_;
 };
 
 }  // namespace lssar

@@ -12,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/quote.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -22,12 +23,6 @@ namespace {
 
 absl::Status MustBe(const std::string& what) {
   return absl::InvalidArgumentError(StrCat("it must be ", what));
-}
-
-// For messages.
-std::string Shorten(const std::string& text) {
-  constexpr size_t kMaxBytes = 100;
-  return text.size() <= kMaxBytes ? text : text.substr(0, kMaxBytes) + "...";
 }
 
 // Levenshtein distance, one row of the table at a time.
@@ -171,15 +166,15 @@ absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
   for (const TomlSection& section : *sections) {
     if (!section.name.empty()) {
       return absl::InvalidArgumentError(
-          StrCat(path, ": section [", Shorten(section.name), "]; the file has no sections"));
+          StrCat(path, ": section ", Quote(section.name), "; the file has no sections"));
     }
     for (const TomlEntry& entry : section.entries) {
       const auto flag = std::find_if(flags.begin(), flags.end(),
                                      [&](const Flag& f) { return f.name == entry.name; });
       if (flag == flags.end()) {
-        const std::string nearest = NearestName(Shorten(entry.name), known);
+        const std::string nearest = NearestName(Shorten(entry.name, kMaxQuotedBytes), known);
         return absl::InvalidArgumentError(
-            StrCat(path, ": \"", Shorten(entry.name), "\" is unknown",
+            StrCat(path, ": ", Quote(entry.name), " is unknown",
                    nearest.empty() ? "" : StrCat("; did you mean \"", nearest, "\"?")));
       }
       if (entry.kind == TomlKind::kOther) {
@@ -189,8 +184,8 @@ absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
       // Set by the command line or the environment.
       if (app.get_option("--" + flag->name)->count() > 0) continue;
       if (const absl::Status status = flag->assign(entry.value); !status.ok()) {
-        return absl::InvalidArgumentError(StrCat(path, ": ", entry.name, " is \"",
-                                                 Shorten(entry.value), "\"; ", status.message()));
+        return absl::InvalidArgumentError(
+            StrCat(path, ": ", entry.name, " is ", Quote(entry.value), "; ", status.message()));
       }
     }
   }

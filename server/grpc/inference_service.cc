@@ -23,7 +23,7 @@
 namespace lssar {
 namespace {
 
-// Every rpc is raw: the service gets and returns bytes (ReadMessage in grpc_adapter.h says why).
+// Every rpc is raw: the service gets and returns bytes (ReadMessage in adapter.h says why).
 // Streaming rpcs are on a completion queue of ours, so that their writes are batched (ReplyWriter).
 using RawInference = v1::Inference::WithRawMethod_Generate<v1::Inference::WithRawMethod_Score<
     v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_Detokenize<

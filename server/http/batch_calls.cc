@@ -43,7 +43,6 @@ constexpr std::string_view kPurpose = "batch";
 constexpr size_t kMaxFilenameBytes = 255;
 constexpr int kMaxFilesOfPage = 10'000, kMaxBatchesOfPage = 100, kBatchesOfPage = 20;
 constexpr absl::Duration kMinWindow = absl::Seconds(1), kMaxWindow = absl::Hours(168);
-// OpenAI's bounds of metadata.
 constexpr size_t kBlockBytes = size_t{256} << 10;  // of a file that is sent
 
 // "/v1/files/ID/content" -> "ID".

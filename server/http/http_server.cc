@@ -459,7 +459,8 @@ std::vector<HttpHeader> HttpServer::State::CorsHeaders(const HttpRequest& reques
   std::vector<HttpHeader> headers = {{"Vary", "Origin"}};
   if (!cross_origin.Allows(origin)) return headers;
   headers.push_back({"Access-Control-Allow-Origin", std::string(origin)});
-  headers.push_back({"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"});
+  headers.push_back({"Access-Control-Expose-Headers",
+                     "X-Request-Id, Retry-After, Retry-After-Ms, X-Should-Retry"});
   return headers;
 }
 
@@ -515,8 +516,6 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions
                                                              const ServiceContext& parts,
                                                              TlsCertificates* certificates,
                                                              BatchStore* batches) {
-  std::unique_ptr<TlsContext> tls;
-  if (certificates != nullptr) tls = std::make_unique<TlsContext>(certificates);
   auto state = std::make_unique<State>(options, std::move(pages), parts, batches);
   TransportOptions transport;
   transport.listen = options.http_listen;
@@ -527,7 +526,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions
   transport.log = parts.log;
   transport.handshake_timeout = absl::ToChronoMilliseconds(connection.handshake_timeout);
   transport.stream = options.stream;
-  ASSIGN_OR_RETURN(state->transport, HttpTransport::Open(transport, std::move(tls), state.get()));
+  ASSIGN_OR_RETURN(state->transport, HttpTransport::Open(transport, certificates, state.get()));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(state)));
 }
 

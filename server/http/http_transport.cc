@@ -475,7 +475,7 @@ struct HttpTransport::State {
   ServedPort shared;  // outlives the connections that the context's handlers own
   asio::io_context context{kNumThreads};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
-  std::unique_ptr<TlsContext> tls;
+  TlsCertificates* certificates = nullptr;
   std::unique_ptr<Acceptor> acceptor;
   std::vector<std::thread> threads;
 };
@@ -487,20 +487,21 @@ std::optional<Rejection> HttpTransport::State::OnAccepted(AcceptedConnection acc
   socket.assign(accepted.family == AF_INET6 ? tcp::v6() : tcp::v4(), accepted.socket.Get(), error);
   if (error) return Rejection::kNoDescriptors;
   accepted.socket.Release();
-  const std::shared_ptr<SSL_CTX> context_now = tls == nullptr ? nullptr : tls->Current();
+  const std::shared_ptr<SSL_CTX> tls =
+      certificates == nullptr ? nullptr : certificates->Current()->context;
   const auto executor = socket.get_executor();
   auto connection =
-      std::make_shared<Connection>(shared, MakeSocketStream(std::move(socket), context_now.get()),
+      std::make_shared<Connection>(shared, MakeSocketStream(std::move(socket), tls.get()),
                                    std::move(accepted.peer.uri), std::move(accepted.slot));
   asio::post(executor, [connection = std::move(connection)] { connection->Start(); });
   return std::nullopt;
 }
 
 absl::StatusOr<std::unique_ptr<HttpTransport>> HttpTransport::Open(const TransportOptions& options,
-                                                                   std::unique_ptr<TlsContext> tls,
+                                                                   TlsCertificates* certificates,
                                                                    HttpHandler* handler) {
   auto state = std::make_unique<State>(options, handler);
-  state->tls = std::move(tls);
+  state->certificates = certificates;
   ASSIGN_OR_RETURN(state->acceptor, Acceptor::Listen({.flag = "--http-listen",
                                                       .listen = options.listen,
                                                       .name = "http",
@@ -513,7 +514,7 @@ absl::StatusOr<std::unique_ptr<HttpTransport>> HttpTransport::Open(const Transpo
       raw->context.run();
     });
   }
-  const auto refuse = [has_tls = raw->tls != nullptr](int fd, Rejection reason) {
+  const auto refuse = [has_tls = certificates != nullptr](int fd, Rejection reason) {
     if (has_tls) return;
     // One try that does not wait: the answer is shorter than any socket's buffer.
     const std::string reply = RejectionResponse(reason);

@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "server/http/http_exchange.h"
 #include "server/http/http_message.h"
-#include "server/http/tls_context.h"
 #include "server/net/connection_limiter.h"
+#include "server/net/tls.h"
 #include "server/ops/log.h"
 
 namespace lssar {
@@ -49,10 +49,12 @@ struct TransportOptions {
 
 class HttpTransport {
  public:
-  // Listens and serves from now on. `handler` outlives the transport. `tls` null: no TLS.
+  // Listens and serves from now on. `certificates`, null for no TLS, and `handler` outlive the
+  // transport. Where client certificates are asked for, HttpServer refuses requests without one,
+  // except for health probes, which have none.
   // Errors  INVALID_ARGUMENT: `listen` is not HOST:PORT; UNAVAILABLE: the address cannot be used
   static absl::StatusOr<std::unique_ptr<HttpTransport>> Open(const TransportOptions& options,
-                                                             std::unique_ptr<TlsContext> tls,
+                                                             TlsCertificates* certificates,
                                                              HttpHandler* handler);
   // Closes every connection. Answers that have ended get 200 ms to be written.
   ~HttpTransport();

@@ -23,7 +23,7 @@ class Registry;
 
 namespace lssar {
 
-// "EOS", "STOP_STRING", "STOP_TOKEN", "LENGTH".
+// "EOS", "STOP_STRING", ...: the label finished_reason of a Generate.
 std::string FinishName(FinishReason finish);
 
 // The kinds of calls that run on the engine.

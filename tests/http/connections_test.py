@@ -59,6 +59,9 @@ class KeysTest(unittest.TestCase):
         status, headers = ask(USER)
         self.assertEqual(status, 429)
         self.assertGreaterEqual(int(headers["Retry-After"]), 1)
+        while (line := self.server.wait_for("call"))["status"] != "RESOURCE_EXHAUSTED":
+            self.assertNotIn("reason", line)
+        self.assertEqual(line["reason"], "REQUESTS_PER_MINUTE")
         self.assertEqual(ask(ADMIN)[0], 200)
         refused = self.server.request("POST", "/v1/completions", body)
         self.assertEqual(refused.error()["code"], "invalid_api_key")

@@ -72,7 +72,8 @@ class ChangedModel {
 Request WithAttention(Request request, const ModelConfig& config, const AttentionChange& change) {
   auto layers = ChangeAttention(config, change);
   EXPECT_TRUE(layers.ok()) << layers.status();
-  request.attention = AttentionOverride{.layers = *layers, .name = DescribeAttention(*layers)};
+  request.attention = std::make_shared<AttentionOverride>(
+      AttentionOverride{.layers = *layers, .name = DescribeAttention(*layers)});
   return request;
 }
 

@@ -67,7 +67,8 @@ inline std::vector<GenerateCase> GenerateCases() {
       {"another attention",
        [](Request* r) {
          const AttentionSpec spec{.p = 3};
-         r->attention = AttentionOverride{.layers = {spec}, .name = DescribeAttention({&spec, 1})};
+         r->attention = std::make_shared<AttentionOverride>(
+             AttentionOverride{.layers = {spec}, .name = DescribeAttention({&spec, 1})});
        }},
   };
 }

@@ -179,6 +179,21 @@ TEST_F(AvailableMemory, ReadsVersionOneGroups) {
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "4096\n");
   Write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "96\n");
   EXPECT_EQ(Read(), 4000);
+  Write("/sys/fs/cgroup/memory/memory.stat", "inactive_file 7\ntotal_inactive_file 60\n");
+  EXPECT_EQ(Read(), 4060);
+}
+
+// A checkpoint that was read leaves its pages in the group.
+TEST_F(AvailableMemory, PagesOfFilesThatTheKernelTakesBackAreFree) {
+  Write("/proc/meminfo", "MemAvailable:    5000 kB\n");
+  Write("/proc/self/cgroup", "0::/a\n");
+  Write("/sys/fs/cgroup/a/memory.max", "3000\n");
+  Write("/sys/fs/cgroup/a/memory.current", "2500\n");
+  Write("/sys/fs/cgroup/a/memory.stat",
+        "anon 400\nfile 2100\nactive_file 300\ninactive_file 1800\n");
+  EXPECT_EQ(Read(), 2300);
+  Write("/sys/fs/cgroup/a/memory.stat", "inactive_file 2600\n");  // of another moment
+  EXPECT_EQ(Read(), 3000);
 }
 
 }  // namespace

@@ -94,7 +94,8 @@ Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_mod
   if (OneIn(random, 8)) request.cache_salt = "salt";
   if (OneIn(random, 4)) {
     const AttentionSpec spec{.p = OneIn(random, 2) ? 3.0 : 5.0};
-    request.attention = AttentionOverride{.layers = {spec}, .name = DescribeAttention({&spec, 1})};
+    request.attention = std::make_shared<AttentionOverride>(
+        AttentionOverride{.layers = {spec}, .name = DescribeAttention({&spec, 1})});
   }
   if (OneIn(random, 12)) {
     request.params = CaptureParams{.layers = {0}, .heads = {2, 7}};

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/error_details.h"
 #include "base/str_cat.h"
 #include "server/auth/access_control.h"
 #include "server/auth/admission_control.h"
@@ -144,8 +145,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"ShortHash", Section("a", "sha256 = \"abcd\""), "sha256 must be the 64 hex digits"},
         BadFile{"NotHex", Section("a", StrCat("sha256 = \"", std::string(64, 'g'), "\"")),
                 "sha256 must be the 64 hex digits"},
-        BadFile{"Role", Section("a", kGood + "role = \"root\""),
-                "[a]: role is \"root\"; it must be \"user\" or \"admin\""},
+        BadFile{"Role", Section("a", kGood + "role = \"secret-secret-secret\""),
+                "[a]: role must be \"user\" or \"admin\""},
         BadFile{"Limit", Section("a", kGood + "max-concurrent = -1"),
                 "[a]: max-concurrent must be a whole number in [0, 2147483647]"},
         BadFile{"Priority", Section("a", kGood + "max-priority = 11"),
@@ -328,8 +329,9 @@ TEST(KeyUsageTest, SequencesAreBoundedUntilTheRequestsEnd) {
   auto first = usage->AddRequest(16, 0);
   ASSERT_TRUE(first.ok());
   EXPECT_EQ(usage->AddRequest(8, 0).status(),
-            absl::ResourceExhaustedError("n = 8 sequences and the 16 of key alice's other requests "
-                                         "are 24, over its max-sequences = 20"));
+            LimitError(error_reason::kMaxSequences,
+                       "n = 8 sequences and the 16 of key alice's other requests "
+                       "are 24, over its max-sequences = 20"));
   EXPECT_TRUE(usage->AddRequest(4, 0).ok());
   first = RequestLease();
   EXPECT_TRUE(usage->AddRequest(20, 0).ok());
@@ -343,8 +345,9 @@ TEST(KeyUsageTest, WaitingRequestsAreBoundedUntilTheyAreAdmitted) {
   auto first = usage->AddRequest(1, 0);
   auto second = usage->AddRequest(1, 0);
   ASSERT_TRUE(first.ok() && second.ok());
-  EXPECT_EQ(usage->AddRequest(1, 0).status(),
-            absl::ResourceExhaustedError("key alice has 2 waiting requests (max-queued = 2)"));
+  EXPECT_EQ(
+      usage->AddRequest(1, 0).status(),
+      LimitError(error_reason::kMaxQueued, "key alice has 2 waiting requests (max-queued = 2)"));
   first->EndWait();
   first->EndWait();
   auto third = usage->AddRequest(1, 0);

@@ -224,7 +224,19 @@ TEST(AttentionOverrideParseTest, WhatTheBackendDoesNotComputeIsUnimplemented) {
   // The checkpoint's own function is no override, and every backend computes it.
   const auto own = parse(false, "lssar", 15);
   ASSERT_TRUE(own.ok()) << own.status();
-  EXPECT_FALSE(own->request.attention.has_value());
+  EXPECT_EQ(own->request.attention, nullptr);
+}
+
+TEST(AttentionOverrideParseTest, TheInputsOfACallShareIt) {
+  const Checkpoint checkpoint = ZooCheckpointWithoutWeights();
+  v1::EmbedRequest request;
+  for (int i = 0; i < 3; ++i) request.add_inputs()->mutable_tokens()->add_ids(i);
+  request.mutable_attention_override()->set_p(5);
+  const auto parsed = ParseEmbed(
+      request, {.checkpoint = &checkpoint, .max_model_len = 128, .allow_attention_override = true});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  ASSERT_NE(parsed->front().attention, nullptr);
+  for (const Request& one : *parsed) EXPECT_EQ(one.attention, parsed->front().attention);
 }
 
 TEST(AttentionOverrideParseTest, PowersByLayerHeadAndLength) {

@@ -296,10 +296,13 @@ TEST(GenerateTest, AFullQueueRejectsWithRetryInfoAndTheOthersFinish) {
     ASSERT_EQ(generated.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
     google::rpc::Status details;
     ASSERT_TRUE(details.ParseFromString(generated.status.error_details()));
-    ASSERT_EQ(details.details_size(), 1);
+    ASSERT_EQ(details.details_size(), 2);
     google::rpc::RetryInfo retry;
     ASSERT_TRUE(details.details(0).UnpackTo(&retry));
     EXPECT_GT(retry.retry_delay().nanos(), 0);
+    google::rpc::ErrorInfo info;
+    ASSERT_TRUE(details.details(1).UnpackTo(&info));
+    EXPECT_EQ(info.reason(), "QUEUED_REQUESTS");
   }
   EXPECT_EQ(num_finished, kNumFinished);
   EXPECT_TRUE(server.WaitUntilIdle());

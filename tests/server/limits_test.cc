@@ -20,6 +20,7 @@
 namespace lssar {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A started call that reads on request.
@@ -57,7 +58,8 @@ TEST(LimitsTest, ACallOverTheLimitIsRejectedWithARetryDelay) {
   const Generated refused = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("2 running calls (--max-calls 2)"));
-  EXPECT_THAT(refused.status.error_details(), HasSubstr("google.rpc.RetryInfo"));
+  EXPECT_THAT(refused.status.error_details(),
+              AllOf(HasSubstr("google.rpc.RetryInfo"), HasSubstr("MAX_CALLS")));
   server.SetStepMs(0);
   server.Release();
   EXPECT_TRUE(first.Finish().ok());
@@ -77,7 +79,8 @@ TEST(LimitsTest, AFullQueueRejectsBeforeParsingThePrompt) {
   const Generated refused = Generate(server.Stub(), malformed);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("the queue is full: 1 requests wait"));
-  EXPECT_THAT(refused.status.error_details(), HasSubstr("google.rpc.RetryInfo"));
+  EXPECT_THAT(refused.status.error_details(),
+              AllOf(HasSubstr("google.rpc.RetryInfo"), HasSubstr("QUEUED_REQUESTS")));
   server.Release();
   EXPECT_TRUE(running.Finish().ok());
   EXPECT_TRUE(queued.Finish().ok());

@@ -365,7 +365,7 @@ TEST(OptionsTest, ASectionInTheFileIsRejected) {
   const std::string path = WriteFile("[engine]\nmax-model-len = 1000\n");
   const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
   EXPECT_EQ(line.exit_code, 2);
-  EXPECT_THAT(line.text, HasSubstr("section [engine]"));
+  EXPECT_THAT(line.text, HasSubstr("section \"engine\""));
 }
 
 TEST(OptionsTest, AFileThatIsNoTomlFileIsRejected) {
