@@ -3,10 +3,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
+#include "base/quote.h"
 #include "base/read_file.h"
 #include "base/sha256.h"
 #include "base/status_macros.h"
@@ -68,6 +71,11 @@ std::string TokenText(const nlohmann::json& object, const char* name, JsonFields
   return "";
 }
 
+// transformers' classes whose add_bos_token is true where it is absent.
+constexpr std::array<std::string_view, 6> kAddBosClasses = {
+    "LlamaTokenizer",         "LlamaTokenizerFast", "CodeLlamaTokenizer",
+    "CodeLlamaTokenizerFast", "GemmaTokenizer",     "GemmaTokenizerFast"};
+
 // tokenizer_config.json: BOS, EOS, chat template and stop strings. Absent: no BOS, no chat.
 absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint* checkpoint) {
   const std::string path = StrCat(directory, "/tokenizer_config.json");
@@ -78,12 +86,28 @@ absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint* check
 
   checkpoint->tokenizer_config = *text;
   JsonFields fields(parsed, path);
+  const std::string tokenizer_class = fields.Text("tokenizer_class", "");
+  if (!fields.Has("add_bos_token") && std::ranges::count(kAddBosClasses, tokenizer_class) > 0) {
+    fields.Fail(StrCat("tokenizer_class is ", Quote(tokenizer_class),
+                       ", which puts bos_token "
+                       "before each text unless add_bos_token is false; write add_bos_token, true "
+                       "or false"));
+  }
+  if (fields.Bool("add_eos_token", false)) {
+    fields.Fail("add_eos_token is true, must be false: prompts would end with the end of a text");
+  }
   checkpoint->add_bos = fields.Bool("add_bos_token", false);
   if (checkpoint->add_bos && !checkpoint->config.bos_id) {
     fields.Fail("add_bos_token is true, but config.json has no bos_token_id");
   }
   checkpoint->bos_token = TokenText(parsed, "bos_token", &fields);
   checkpoint->eos_token = TokenText(parsed, "eos_token", &fields);
+  const auto bos_id = checkpoint->tokenizer->FindSpecialToken(checkpoint->bos_token);
+  if (checkpoint->add_bos && bos_id && bos_id != checkpoint->config.bos_id) {
+    fields.Fail(StrCat("bos_token is ", Quote(checkpoint->bos_token), ", token ", *bos_id,
+                       ", but bos_token_id of config.json is ", *checkpoint->config.bos_id,
+                       "; they must be equal where add_bos_token is true"));
+  }
   if (const nlohmann::json* stops = fields.Array("stop_strings")) {
     for (const nlohmann::json& stop : *stops) {
       if (!stop.is_string() || stop.get_ref<const std::string&>().empty()) {

@@ -137,6 +137,8 @@ constexpr Fixed kFixed[] = {
     {"use_qk_norm", "false", "write qk_norm as an object"},
     {"qk_layernorm", "false", "write qk_norm as an object"},
     {"qkv_bias", "null", "write attention_bias"},
+    {"skip_bias_add_qkv", "false"},
+    {"use_mrope", "false"},
     {"use_bias", "null", "write norm_bias, attention_bias and mlp_bias"},
     {"lm_head_bias", "false"},
     {"num_experts", "0"},
@@ -261,27 +263,6 @@ bool Contains(const std::string_view (&names)[count], std::string_view name) {
   return std::ranges::find(names, name) != std::end(names);
 }
 
-std::vector<std::string> ReadIgnoredFields(const json& config, JsonFields* fields) {
-  std::vector<std::string> ignored;
-  const json* names = fields->Array("ignored_fields");
-  if (names == nullptr) return ignored;
-  for (const json& name : *names) {
-    if (!name.is_string()) {
-      fields->Fail(StrCat("ignored_fields holds ", QuoteJson(name), ", must hold names of fields"));
-      break;
-    }
-    ignored.push_back(name.get<std::string>());
-    const std::string& field = ignored.back();
-    if (Contains(kRead, field) || FindRow(kAliases, field) || FindRow(kFixed, field)) {
-      fields->Fail(StrCat("ignored_fields names ", field,
-                          ", which changes what the model computes; it cannot be ignored"));
-    } else if (!config.contains(field)) {
-      fields->Fail(StrCat("ignored_fields names ", field, ", which config.json does not have"));
-    }
-  }
-  return ignored;
-}
-
 void CheckAlias(const Alias& alias, const json& value, const json& config, JsonFields* fields) {
   const auto ours = config.find(alias.field);
   if (ours == config.end() || ours->is_null()) {
@@ -303,6 +284,29 @@ void CheckFixed(const Fixed& fixed, const json& value, JsonFields* fields) {
 }  // namespace
 
 bool IsHarmlessField(std::string_view name) { return Contains(kHarmless, name); }
+
+bool IsFixedField(std::string_view name) { return FindRow(kFixed, name) != nullptr; }
+
+std::vector<std::string> ReadIgnoredFields(const json& config, JsonFields* fields) {
+  std::vector<std::string> ignored;
+  const json* names = fields->Array("ignored_fields");
+  if (names == nullptr) return ignored;
+  for (const json& name : *names) {
+    if (!name.is_string()) {
+      fields->Fail(StrCat("ignored_fields holds ", QuoteJson(name), ", must hold names of fields"));
+      break;
+    }
+    ignored.push_back(name.get<std::string>());
+    const std::string& field = ignored.back();
+    if (Contains(kRead, field) || FindRow(kAliases, field) || IsFixedField(field)) {
+      fields->Fail(StrCat("ignored_fields names ", field,
+                          ", which changes what the model computes; it cannot be ignored"));
+    } else if (!config.contains(field)) {
+      fields->Fail(StrCat("ignored_fields names ", field, ", which config.json does not have"));
+    }
+  }
+  return ignored;
+}
 
 absl::Status CheckOtherFields(const json& config, std::string_view source) {
   JsonFields fields(config, std::string(source));

@@ -4,9 +4,12 @@
 #ifndef LSSAR_MODELS_CONFIG_FIELDS_H_
 #define LSSAR_MODELS_CONFIG_FIELDS_H_
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "models/json_fields.h"
 #include "nlohmann/json.hpp"
 
 namespace lssar {
@@ -19,6 +22,12 @@ absl::Status CheckOtherFields(const nlohmann::json& config, std::string_view sou
 
 // True if a field of that name changes nothing that is computed, in the config.json of any program.
 bool IsHarmlessField(std::string_view name);
+
+// True if CheckOtherFields refuses the field but for one value.
+bool IsFixedField(std::string_view name);
+
+// "ignored_fields": names of fields that change nothing. Fails as CheckOtherFields says.
+std::vector<std::string> ReadIgnoredFields(const nlohmann::json& config, JsonFields* fields);
 
 }  // namespace lssar
 

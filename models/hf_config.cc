@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,12 +22,6 @@ constexpr int kMaxWindow = 1 << 20;
 
 struct Name {
   std::string_view theirs, ours;
-};
-
-// What a field must be, where another value computes something else.
-struct Fixed {
-  std::string_view name;
-  json value;
 };
 
 // Which layers of a family have the window of sliding_window, where layer_types does not say.
@@ -154,16 +149,6 @@ constexpr Name kCommon[] = {{"vocab_size", "vocab_size"},
                             {"bos_token_id", "bos_token_id"},
                             {"eos_token_id", "eos_token_id"}};
 
-const std::vector<Fixed>& FixedFields() {
-  static const std::vector<Fixed> fields{
-      {"scale_attn_weights", true},   {"scale_attn_by_inverse_layer_idx", false},
-      {"add_cross_attention", false}, {"is_encoder_decoder", false},
-      {"rope_interleaved", false},    {"use_mrope", false},
-      {"tie_encoder_decoder", false}, {"apply_residual_connection_post_layernorm", false},
-      {"skip_bias_add_qkv", false}};
-  return fields;
-}
-
 // Fields of BLOOM that say how the same is computed.
 constexpr std::string_view kHarmlessOfBloom[] = {"attention_softmax_in_fp32",
                                                  "bias_dropout_fusion",
@@ -276,12 +261,17 @@ json Activation(const json& name) {
 
 // transformers 4: rope_scaling beside rope_theta. transformers 5: rope_parameters, with rope_theta
 // and partial_rotary_factor among the others.
-void ReadRope(const json& given, const json& config, json* ours) {
+void ReadRope(const json& given, const json& config, JsonFields* fields, json* ours) {
   json scaling = given;
-  for (const std::string_view name : {"rope_theta", "partial_rotary_factor"}) {
+  for (const char* const name : {"rope_theta", "partial_rotary_factor"}) {
     const auto found = scaling.find(name);
     if (found == scaling.end()) continue;
-    (*ours)[std::string(name)] = *found;
+    const json outside = config.value(name, json());
+    if (!outside.is_null() && outside != *found) {
+      fields->Fail(StrCat(name, " is ", QuoteJson(outside), ", but ", QuoteJson(*found),
+                          " in rope_parameters; they must be equal"));
+    }
+    (*ours)[name] = *found;
     scaling.erase(found);
   }
   if (!scaling.contains("rope_type") && !scaling.contains("type") && scaling.contains("factor")) {
@@ -291,11 +281,16 @@ void ReadRope(const json& given, const json& config, json* ours) {
   const json type = scaling.contains("rope_type") ? scaling["rope_type"]
                     : scaling.contains("type")    ? scaling["type"]
                                                   : json("default");
+  scaling.erase("type");
   if (type == "default") {
+    scaling.erase("rope_type");
+    if (!scaling.empty()) {  // or parameters of each kind of layer
+      fields->Fail(StrCat("rope_parameters holds \"", ShortName(scaling.begin().key()),
+                          "\", which is not computed without a rope_type"));
+    }
     (*ours)["rope_scaling"] = nullptr;
     return;
   }
-  scaling.erase("type");
   scaling["rope_type"] = type == "su" ? json("longrope") : type;
   // transformers takes the length of dynamic NTK and of linear scaling from the config.
   if (type == "linear" || type == "dynamic") scaling.erase("original_max_position_embeddings");
@@ -339,35 +334,34 @@ absl::StatusOr<json> FromHuggingFaceConfig(const json& config, std::string_view 
   json ours = family.defaults;
   ours.update(family.fixed);
   ours["attention"] = {{"kind", "softmax"}};
-  std::vector<std::string> ignored;
-  if (const json* names = fields.Array("ignored_fields")) {
-    for (const json& name : *names)
-      ignored.push_back(name.is_string() ? name.get<std::string>() : "");
-  }
+  const std::vector<std::string> ignored = ReadIgnoredFields(config, &fields);
   std::vector<std::string> unknown;
+  std::map<std::string, std::string> names_of;  // of the fields so far: their names by ours
   for (const auto& [name, value] : config.items()) {
     if (value.is_null() || name == "model_type" || name == "ignored_fields") continue;
     const auto is_named = [&](const Name& each) { return each.theirs == name; };
     const auto common = std::ranges::find_if(kCommon, is_named);
     const auto own = std::ranges::find_if(family.names, is_named);
-    const auto fixed = std::ranges::find(FixedFields(), name, &Fixed::name);
     if (common != std::end(kCommon) || own != family.names.end()) {
-      const std::string_view field = common != std::end(kCommon) ? common->ours : own->ours;
-      ours[std::string(field)] = field == "activation_function" ? Activation(value) : value;
-    } else if (fixed != FixedFields().end()) {
-      if (value != fixed->value) {
-        fields.Fail(StrCat(name, " is ", QuoteJson(value), ", which is not computed; it must be ",
-                           fixed->value.dump()));
+      const std::string field(common != std::end(kCommon) ? common->ours : own->ours);
+      const auto [given, is_first] = names_of.emplace(field, name);
+      if (!is_first && config[given->second] != value) {
+        fields.Fail(StrCat(given->second, " is ", QuoteJson(config[given->second]), ", but ", name,
+                           " is ", QuoteJson(value), "; they must be equal"));
       }
+      ours[field] = field == "activation_function" ? Activation(value) : value;
     } else if (name == "rope_parameters" || name == "rope_scaling") {
       if (!value.is_object()) fields.Fail(StrCat(name, " must be an object"));
     } else if (name == "original_max_position_embeddings") {
       if (!config.contains("rope_scaling") && !config.contains("rope_parameters")) {
         unknown.push_back(name);
       }
-    } else if (!IsLayerField(name, family.window) && !IsHarmlessField(name) &&
-               !(family.model_type == "bloom" && std::ranges::count(kHarmlessOfBloom, name) > 0) &&
-               std::ranges::find(ignored, name) == ignored.end()) {
+    } else if (IsLayerField(name, family.window) || IsHarmlessField(name) ||
+               (family.model_type == "bloom" && std::ranges::count(kHarmlessOfBloom, name) > 0)) {
+      continue;
+    } else if (IsFixedField(name)) {
+      ours[name] = value;  // CheckOtherFields refuses all values but one
+    } else if (std::ranges::find(ignored, name) == ignored.end()) {
       unknown.push_back(name);
     }
   }
@@ -379,9 +373,13 @@ absl::StatusOr<json> FromHuggingFaceConfig(const json& config, std::string_view 
                        "\"ignored_fields\": [",
                        list, "]"));
   }
-  for (const char* const name : {"rope_scaling", "rope_parameters"}) {
-    const auto found = config.find(name);
-    if (found != config.end() && found->is_object()) ReadRope(*found, config, &ours);
+  const json scaling = config.value("rope_scaling", json());
+  const json parameters = config.value("rope_parameters", json());
+  if (!scaling.empty() && !parameters.empty() && scaling != parameters) {
+    fields.Fail("rope_scaling and rope_parameters must be equal, or one of them absent");
+  }
+  if (const json& rope = scaling.empty() ? parameters : scaling; rope.is_object()) {
+    ReadRope(rope, config, &fields, &ours);
   }
   ReadLayers(config, family.window, &fields, &ours);
   RETURN_IF_ERROR(fields.status());

@@ -9,18 +9,18 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "base/quote.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "models/json_fields.h"
+#include "models/text/tokens_beside.h"
 #include "models/text/vocabulary_builder.h"
 
 namespace lssar {
 namespace {
 
 using nlohmann::json;
-
-constexpr int64_t kMaxId = 1 << 30;
 
 // Takes the first line off `text`, without its end.
 std::string_view TakeLine(std::string_view* text) {
@@ -41,17 +41,39 @@ absl::Status AddMergeLines(std::string_view text, std::string_view path,
     const size_t space = line.find(' ');
     if (space == line.npos || space == 0 || space + 1 == line.size() ||
         line.find(' ', space + 1) != line.npos) {
-      return absl::InvalidArgumentError(StrCat(where, " is \"", line.substr(0, 80),
-                                               "\", must be two pieces separated by a space"));
+      return absl::InvalidArgumentError(
+          StrCat(where, " is ", Quote(line), ", must be two pieces separated by a space"));
     }
     RETURN_IF_ERROR(builder->AddMerge(line.substr(0, space), line.substr(space + 1), where));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<BpeVocabulary> ReadGpt2Files(const std::string& vocab_path,
+// A tokenizer_config.json that says what these two files do not.
+absl::Status CheckIsGpt2(const TokensBeside& beside, const std::string& directory) {
+  const std::string path = directory + "/tokenizer_config.json";
+  const std::string& name = beside.tokenizer_class;
+  if (!name.empty() && name != "GPT2Tokenizer" && name != "GPT2TokenizerFast") {
+    return absl::InvalidArgumentError(
+        StrCat(path, ": tokenizer_class is ", Quote(name),
+               "; without a tokenizer.json, which transformers' save_pretrained writes, it must be "
+               "\"GPT2Tokenizer\" or absent"));
+  }
+  if (beside.add_prefix_space == true) {
+    return absl::InvalidArgumentError(
+        StrCat(path,
+               ": add_prefix_space is true; without a tokenizer.json, which transformers' "
+               "save_pretrained writes, it must be false or absent"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BpeVocabulary> ReadGpt2Files(const std::string& directory,
+                                            const std::string& vocab_path,
                                             const std::string& merges_path, int vocab_size) {
   ASSIGN_OR_RETURN(const std::string vocab, ReadWholeFile(vocab_path));
+  ASSIGN_OR_RETURN(TokensBeside beside, ReadTokensBeside(directory));
+  RETURN_IF_ERROR(CheckIsGpt2(beside, directory));
   const absl::StatusOr<std::string> merges = ReadWholeFile(merges_path);
   if (absl::IsNotFound(merges.status())) {
     return absl::InvalidArgumentError(
@@ -66,6 +88,13 @@ absl::StatusOr<BpeVocabulary> ReadGpt2Files(const std::string& vocab_path,
   builder.FindSymbols();
   RETURN_IF_ERROR(AddMergeLines(*merges, merges_path, &builder));
   RETURN_IF_ERROR(builder.AddSpecialTokens());
+  for (AddedToken& token : beside.tokens) {
+    const auto is_same = [&token](const AddedToken& other) {
+      return other.id == token.id && other.content == token.content;
+    };
+    if (token.id == kNoId || std::ranges::any_of(builder.Get()->added_tokens, is_same)) continue;
+    RETURN_IF_ERROR(builder.AddToken(std::move(token)));
+  }
   builder.Get()->pre_tokenizer.push_back({.pattern = std::string(kGpt2Pattern)});
   return std::move(builder).Finish(HashOfFiles({vocab, *merges}));
 }
@@ -132,22 +161,10 @@ absl::Status ReadTiktokenConfig(const std::string& directory, std::string* patte
   for (const Encoding& encoding : Encodings()) {
     if (*pattern == encoding.name) *pattern = encoding.pattern;
   }
-  const json* const tokens = fields.Object("added_tokens_decoder");
   RETURN_IF_ERROR(fields.status());
-  if (tokens == nullptr) return absl::OkStatus();
-  for (const auto& [key, token] : tokens->items()) {
-    int64_t id = -1;
-    const char* const end = key.data() + key.size();
-    const std::string where = StrCat(path, ": added_tokens_decoder: \"", key.substr(0, 20), "\"");
-    if (std::from_chars(key.data(), end, id).ptr != end || id < 0 || id > kMaxId) {
-      return absl::InvalidArgumentError(StrCat(where, " must be an id"));
-    }
-    JsonFields token_fields(token, where);
-    AddedToken added{.content = token_fields.Text("content"),
-                     .id = int32_t(id),
-                     .is_special = token_fields.Bool("special", true)};
-    RETURN_IF_ERROR(token_fields.status());
-    RETURN_IF_ERROR(builder->AddToken(std::move(added)));
+  ASSIGN_OR_RETURN(TokensBeside beside, ReadTokensBeside(directory));
+  for (AddedToken& token : beside.tokens) {
+    if (token.id != kNoId) RETURN_IF_ERROR(builder->AddToken(std::move(token)));
   }
   return absl::OkStatus();
 }
@@ -157,9 +174,10 @@ absl::Status ReadTiktokenConfig(const std::string& directory, std::string* patte
 absl::StatusOr<BpeVocabulary> ReadVocabularyAndMerges(const std::string& directory,
                                                       int vocab_size) {
   absl::StatusOr<BpeVocabulary> vocabulary =
-      ReadGpt2Files(directory + "/vocab.json", directory + "/merges.txt", vocab_size);
+      ReadGpt2Files(directory, directory + "/vocab.json", directory + "/merges.txt", vocab_size);
   if (!absl::IsNotFound(vocabulary.status())) return vocabulary;
-  return ReadGpt2Files(directory + "/encoder.json", directory + "/vocab.bpe", vocab_size);
+  return ReadGpt2Files(directory, directory + "/encoder.json", directory + "/vocab.bpe",
+                       vocab_size);
 }
 
 absl::StatusOr<BpeVocabulary> ReadTiktokenFile(const std::string& directory, int vocab_size) {

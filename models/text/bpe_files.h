@@ -20,7 +20,7 @@ namespace lssar {
 absl::StatusOr<BpeVocabulary> ReadTokenizerJson(const std::string& directory, int vocab_size);
 
 // vocab.json and merges.txt, or encoder.json and vocab.bpe: GPT-2's. Pieces that no merge makes are
-// the special tokens.
+// special tokens, as are those beside the files (tokens_beside.h).
 absl::StatusOr<BpeVocabulary> ReadVocabularyAndMerges(const std::string& directory, int vocab_size);
 
 // NAME.tiktoken, where NAME is gpt2, r50k_base, p50k_base, cl100k_base or o200k_base, with that

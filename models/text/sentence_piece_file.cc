@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "base/utf8.h"
@@ -255,7 +256,7 @@ absl::Status CheckPieces(const std::string& path, SentencePieceFile* file) {
     const SentencePieceFile::Piece& piece = file->pieces[id];
     const auto fault = [&](std::string_view problem) {
       return absl::InvalidArgumentError(
-          StrCat(path, ": pieces[", id, "], \"", piece.text.substr(0, 40), "\", ", problem));
+          StrCat(path, ": pieces[", id, "], ", Quote(piece.text), ", ", problem));
     };
     if (!texts.insert(piece.text).second) return fault("occurs twice");
     if (piece.type == PieceType::kUnknown) {

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_replace.h"
 #include "base/check.h"
+#include "base/quote.h"
 #include "base/read_file.h"
 #include "base/sha256.h"
 #include "base/status_macros.h"
@@ -284,10 +285,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(
     const bool is_piece = token.id >= 0 && size_t(token.id) < file.pieces.size();
     if (token.id < 0 || token.id >= vocab_size ||
         (is_piece && file.pieces[size_t(token.id)].text != token.content)) {
-      return absl::InvalidArgumentError(StrCat(
-          path, ": the token \"", token.content.substr(0, 80), "\" beside it has id ", token.id,
-          is_piece ? ", which is another piece"
-                   : StrCat(", must be below vocab_size, ", vocab_size)));
+      return absl::InvalidArgumentError(
+          StrCat(path, ": the token ", Quote(token.content), " beside it has id ", token.id,
+                 is_piece ? ", which is another piece"
+                          : StrCat(", must be below vocab_size, ", vocab_size)));
     }
   }
   std::string error;

@@ -1,10 +1,8 @@
 #include "models/text/tokenizer.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "base/quote.h"
@@ -16,6 +14,7 @@
 #include "models/text/bpe_tokenizer.h"
 #include "models/text/sentence_piece_file.h"
 #include "models/text/sentence_piece_tokenizer.h"
+#include "models/text/tokens_beside.h"
 
 namespace lssar {
 
@@ -90,66 +89,6 @@ std::string Decode(const Tokenizer& tokenizer, std::span<const int32_t> ids,
 
 namespace {
 
-absl::StatusOr<json> ReadJsonFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
-  return ParseJson(text, path);
-}
-
-// The tokens that stand beside a tokenizer.model: added_tokens.json, and added_tokens_decoder of
-// tokenizer_config.json; and its bos_token and so on, which have no id there: kNoId.
-absl::StatusOr<std::vector<AddedToken>> ReadTokensBeside(const std::string& directory) {
-  std::vector<AddedToken> tokens;
-  std::set<std::string> contents;
-  const auto add = [&](AddedToken token, const std::string& where) -> absl::Status {
-    if (token.content.empty() || FindInvalidUtf8(token.content)) {
-      return absl::InvalidArgumentError(StrCat(where, ": a token must be UTF-8 and not empty"));
-    }
-    if (contents.insert(token.content).second) tokens.push_back(std::move(token));
-    return absl::OkStatus();
-  };
-  const std::string config_path = directory + "/tokenizer_config.json";
-  const absl::StatusOr<json> config = ReadJsonFile(config_path);
-  if (!config.ok() && !absl::IsNotFound(config.status())) return config.status();
-  if (config.ok()) {
-    JsonFields fields(*config, config_path);
-    const json* const decoder = fields.Object("added_tokens_decoder");
-    RETURN_IF_ERROR(fields.status());
-    const json none = json::object();
-    for (const auto& [key, token] : (decoder == nullptr ? none : *decoder).items()) {
-      JsonFields token_fields(token,
-                              StrCat(config_path, ": added_tokens_decoder: ", ShortName(key)));
-      int32_t id = -1;
-      const char* const end = key.data() + key.size();
-      if (std::from_chars(key.data(), end, id).ptr != end) token_fields.Fail("must be an id");
-      AddedToken added{.content = token_fields.Text("content"),
-                       .id = id,
-                       .is_special = token_fields.Bool("special", true)};
-      RETURN_IF_ERROR(token_fields.status());
-      RETURN_IF_ERROR(add(std::move(added), config_path));
-    }
-  }
-  for (const char* const name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
-    if (!config.ok() || !config->is_object()) break;
-    const auto found = config->find(name);
-    if (found == config->end()) continue;
-    const json token = found->is_object() ? found->value("content", json()) : *found;
-    const bool is_text = token.is_string() && !token.get_ref<const std::string&>().empty();
-    if (is_text) RETURN_IF_ERROR(add({.content = token, .id = kNoId}, config_path));
-  }
-  const std::string path = directory + "/added_tokens.json";
-  const absl::StatusOr<json> added = ReadJsonFile(path);
-  if (absl::IsNotFound(added.status())) return tokens;
-  RETURN_IF_ERROR(added.status());
-  JsonFields fields(*added, path);
-  RETURN_IF_ERROR(fields.status());
-  for (const auto& [content, id] : added->items()) {
-    const auto number = int32_t(fields.Int(content, 0, 1 << 30));
-    RETURN_IF_ERROR(fields.status());
-    RETURN_IF_ERROR(add({.content = content, .id = number}, path));
-  }
-  return tokens;
-}
-
 // The tokens of a tokenizer.json by id: of its model, and added_tokens.
 absl::StatusOr<std::map<int64_t, std::string>> ReadTokensOfJson(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
@@ -215,14 +154,19 @@ absl::Status CheckSameTokens(const std::string& directory, int vocab_size,
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory,
                                                          int vocab_size) {
   const std::string model_path = directory + "/tokenizer.model";
-  std::vector<AddedToken> beside;
-  if (std::filesystem::exists(model_path)) {
-    ASSIGN_OR_RETURN(beside, ReadTokensBeside(directory));
+  if (std::filesystem::exists(std::filesystem::symlink_status(model_path))) {
+    ASSIGN_OR_RETURN(const TokensBeside beside, ReadTokensBeside(directory));
+    ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> sentence_piece,
+                     LoadSentencePieceTokenizer(model_path, vocab_size, beside.tokens));
+    RETURN_IF_ERROR(CheckSameTokens(directory, vocab_size, beside.tokens));
+    if (beside.add_prefix_space == false && sentence_piece->AddsDummyPrefix()) {
+      return absl::InvalidArgumentError(
+          StrCat(directory,
+                 "/tokenizer_config.json: add_prefix_space is false, but tokenizer.model "
+                 "puts a space before each text; it must be true or absent"));
+    }
+    return sentence_piece;
   }
-  absl::StatusOr<std::unique_ptr<Tokenizer>> sentence_piece =
-      LoadSentencePieceTokenizer(model_path, vocab_size, beside);
-  if (sentence_piece.ok()) RETURN_IF_ERROR(CheckSameTokens(directory, vocab_size, beside));
-  if (!absl::IsNotFound(sentence_piece.status())) return sentence_piece;
   for (const auto read : {ReadTokenizerJson, ReadVocabularyAndMerges, ReadTiktokenFile}) {
     absl::StatusOr<BpeVocabulary> vocabulary = read(directory, vocab_size);
     if (absl::IsNotFound(vocabulary.status())) continue;

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/quote.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -82,7 +83,7 @@ class Reader {
   }
 
   static void RefuseType(std::string_view type, std::string_view choices, JsonFields* fields) {
-    fields->Fail(StrCat("type is \"", type.substr(0, 80), "\", must be ", choices));
+    fields->Fail(StrCat("type is ", Quote(type), ", must be ", choices));
   }
 
   static void RefuseMany(size_t num_steps, JsonFields* fields) {
@@ -192,7 +193,7 @@ class Reader {
     // Both give the matches of a pattern that matches every character.
     const bool removes_rest = behavior == "Removed" && invert && MatchesAllText(regex);
     if (!removes_rest && (behavior != "Isolated" || invert)) {
-      fields->Fail(StrCat("behavior is \"", behavior.substr(0, 80), "\" with invert ",
+      fields->Fail(StrCat("behavior is ", Quote(behavior), " with invert ",
                           invert ? "true" : "false", ", must be \"Isolated\" with false"));
     }
     AddPattern(regex);
@@ -216,8 +217,8 @@ class Reader {
     } else if (scheme == "first") {
       pre_tokenizer_.push_back({.kind = StepKind::kPrefixText});
     } else if (scheme != "never") {
-      fields->Fail(StrCat("prepend_scheme is \"", scheme.substr(0, 80),
-                          "\", must be one of always, first, never"));
+      fields->Fail(
+          StrCat("prepend_scheme is ", Quote(scheme), ", must be one of always, first, never"));
     }
     if (fields->Bool("split", true))
       pre_tokenizer_.push_back({.kind = StepKind::kSplitBeforeSpace});
@@ -251,13 +252,15 @@ class Reader {
         has_text = true;
       } else if (has_text) {
         part_fields.Fail("puts a special token behind the text, which is not supported");
+      } else if (!before.empty()) {
+        part_fields.Fail("puts a second special token before the text, which is not supported");
       } else {
         before = FieldsOf(*token, at).Text("id", "");
       }
       return part_fields.status();
     }));
     if (before.empty() || SaysAddBosToken()) return absl::OkStatus();
-    fields->Fail(StrCat("puts \"", before.substr(0, 80), "\" before each text: ", directory_,
+    fields->Fail(StrCat("puts ", Quote(before), " before each text: ", directory_,
                         "/tokenizer_config.json must have add_bos_token, true or false"));
     return fields->status();
   }
@@ -375,7 +378,7 @@ class Reader {
     model.unknown_id = builder->IdOf(unknown);
     model.fuse_unknown = fuse_unknown;
     if (!unknown.empty() && model.unknown_id == kNoId) {
-      fields.Fail(StrCat("unk_token \"", unknown.substr(0, 80), "\" is not in the vocabulary"));
+      fields.Fail(StrCat("unk_token ", Quote(unknown), " is not in the vocabulary"));
     }
     if (is_byte_level_) {
       // Hugging Face would write such a byte of a ByteLevel text as "<0xC3><0xA9>".

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/quote.h"
 #include "base/sha256.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -14,15 +15,12 @@ namespace {
 // Bounds the splits of a piece that AddAllMerges tries, and the search for an added token at each
 // byte of a text.
 constexpr size_t kMaxPieceBytes = 1024;
-constexpr size_t kMaxQuotedBytes = 80;
 
 // UTF-8 of a character below U+0800.
 std::string Spell(int character) {
   if (character < 0x80) return std::string(1, char(character));
   return {char(0xC0 | character >> 6), char(0x80 | (character & 0x3F))};
 }
-
-std::string_view Shorten(std::string_view name) { return name.substr(0, kMaxQuotedBytes); }
 
 // The byte of a piece "<0x0A>".
 std::optional<uint8_t> ByteOf(std::string_view piece) {
@@ -84,7 +82,7 @@ absl::Status VocabularyBuilder::Fault(std::string_view problem) const {
 absl::Status VocabularyBuilder::CheckId(std::string_view name, int64_t id) const {
   const auto vocab_size = int64_t(vocabulary_.pieces.size());
   if (id >= 0 && id < vocab_size) return absl::OkStatus();
-  return Fault(StrCat("piece \"", Shorten(name), "\" has id ", id,
+  return Fault(StrCat("piece ", Quote(name), " has id ", id,
                       ", must be below config.json's vocab_size, ", vocab_size));
 }
 
@@ -92,12 +90,11 @@ absl::Status VocabularyBuilder::AddPiece(const std::string& name, int64_t id) {
   RETURN_IF_ERROR(CheckId(name, id));
   std::string& name_of_id = names_[size_t(id)];
   if (!name_of_id.empty()) {
-    return Fault(StrCat("id ", id, " belongs to \"", Shorten(name_of_id), "\" and to \"",
-                        Shorten(name), "\""));
+    return Fault(StrCat("id ", id, " belongs to ", Quote(name_of_id), " and to ", Quote(name)));
   }
   if (name.empty()) return Fault(StrCat("the piece with id ", id, " is empty"));
   if (!ids_.emplace(name, int32_t(id)).second) {
-    return Fault(StrCat("piece \"", Shorten(name), "\" occurs twice"));
+    return Fault(StrCat("piece ", Quote(name), " occurs twice"));
   }
   name_of_id = name;
   vocabulary_.pieces[size_t(id)] = vocabulary_.model.alphabet == BpeModel::Alphabet::kBytes
@@ -149,13 +146,12 @@ absl::Status VocabularyBuilder::AddMerge(std::string_view left, std::string_view
                                  {merged, &merge.merged}}) {
     *id = IdOf(name);
     if (*id != kNoId) continue;
-    return absl::InvalidArgumentError(StrCat(where, ": merges \"", Shorten(left), "\" and \"",
-                                             Shorten(right), "\", but \"", Shorten(name),
-                                             "\" is not in the vocabulary"));
+    return absl::InvalidArgumentError(StrCat(where, ": merges ", Quote(left), " and ", Quote(right),
+                                             ", but ", Quote(name), " is not in the vocabulary"));
   }
   if (!merged_pairs_.emplace(merge.left, merge.right).second) {
-    return absl::InvalidArgumentError(StrCat(where, ": merges \"", Shorten(left), "\" and \"",
-                                             Shorten(right), "\" a second time"));
+    return absl::InvalidArgumentError(
+        StrCat(where, ": merges ", Quote(left), " and ", Quote(right), " a second time"));
   }
   merge.rank = int32_t(vocabulary_.model.merges.size());
   vocabulary_.model.merges.push_back(merge);
@@ -236,7 +232,7 @@ absl::Status AddPieces(const nlohmann::json& names, const std::string& path,
                       (!id.is_number_unsigned() || id.get<uint64_t>() <= uint64_t(INT64_MAX));
     if (!fits) {
       return absl::InvalidArgumentError(
-          StrCat(path, ": piece \"", name.substr(0, 80), "\" has no integer id"));
+          StrCat(path, ": piece ", Quote(name), " has no integer id"));
     }
     RETURN_IF_ERROR(builder->AddPiece(name, id.get<int64_t>()));
   }

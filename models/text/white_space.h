@@ -1,5 +1,5 @@
 // White space as Python has it (str.isspace): what Jinja's trim, its "-" and chat role tables
-// strip.
+// strip, and lm-evaluation-harness from contexts.
 #ifndef LSSAR_MODELS_TEXT_WHITE_SPACE_H_
 #define LSSAR_MODELS_TEXT_WHITE_SPACE_H_
 

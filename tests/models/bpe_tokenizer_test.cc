@@ -214,6 +214,21 @@ TEST(ByteLevelTokenizerTest, CheckpointLoadsIt) {
   EXPECT_EQ(Decode(*checkpoint->tokenizer, ids), "a\u00e9");
 }
 
+// As transformers keeps them: ids beyond vocab.json, and one that it has.
+TEST(ByteLevelTokenizerTest, TokensBesideAreOneId) {
+  const ScratchDirectory directory;
+  directory.Write("vocab.json", Bytes().dump());
+  directory.Write("merges.txt", "");
+  directory.Write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer",
+      "bos_token": "<|end|>", "added_tokens_decoder": {"256": {"content": "<|end|>"},
+      "257": {"content": "<|im_start|>"}}})");
+  directory.Write("added_tokens.json", R"({"<|im_end|>": 258, "<|im_start|>": 257})");
+  const auto tokenizer = LoadTokenizer(directory.Path(), 259);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT((*tokenizer)->Encode("<|im_start|><|end|><|im_end|>").value(),
+              ElementsAre(257, 256, 258));
+}
+
 std::string Rejection(const std::vector<std::pair<std::string, std::string>>& files,
                       int vocab_size = 257) {
   const ScratchDirectory directory;
@@ -245,6 +260,17 @@ TEST(ByteLevelTokenizerTest, ErrorsNameDamagedFiles) {
   holes["a"] = "one";
   EXPECT_THAT(Rejection({{"vocab.json", holes.dump()}, {"merges.txt", ""}}),
               HasSubstr("no integer id"));
+  const auto beside = [&](const char* config) {
+    return Rejection(
+        {{"vocab.json", vocab}, {"merges.txt", ""}, {"tokenizer_config.json", config}});
+  };
+  EXPECT_THAT(beside(R"({"tokenizer_class": "Qwen2Tokenizer"})"),
+              HasSubstr("tokenizer_class is \"Qwen2Tokenizer\"; without a tokenizer.json"));
+  EXPECT_THAT(beside(R"({"add_prefix_space": true})"), HasSubstr("add_prefix_space is true"));
+  EXPECT_THAT(beside(R"({"added_tokens_decoder": {"257": {"content": "<|x|>"}}})"),
+              HasSubstr("vocab_size, 257"));
+  EXPECT_THAT(beside(R"({"added_tokens_decoder": {"-1": {"content": "<|x|>"}}})"),
+              HasSubstr("must be an id"));
 }
 
 json SplitBy(const std::string& regex, const std::string& behavior = "Isolated") {

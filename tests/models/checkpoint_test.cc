@@ -314,6 +314,14 @@ TEST_F(BadTokenizerConfig, EachField) {
   EXPECT_THAT(Rejection(R"({"stop_strings": [""]})"), HasSubstr("stop_strings"));
   EXPECT_THAT(Rejection(R"({"stop_strings": "x"})"), HasSubstr("stop_strings is \"x\""));
   EXPECT_THAT(Rejection(R"({"chat_template": 7})"), HasSubstr("chat_template is 7"));
+  // What transformers puts around a text, and this would not.
+  EXPECT_THAT(Rejection(R"({"tokenizer_class": "LlamaTokenizer"})"),
+              HasSubstr("write add_bos_token, true or false"));
+  EXPECT_THAT(Rejection(R"({"add_eos_token": true})"), HasSubstr("add_eos_token is true"));
+  EXPECT_THAT(
+      Rejection(R"({"add_bos_token": true, "bos_token": "<|user|>"})"),
+      AllOf(HasSubstr("bos_token is \"<|user|>\", token "), HasSubstr("they must be equal")));
+  EXPECT_THAT(Rejection(R"({"add_prefix_space": false})"), HasSubstr("add_prefix_space is false"));
 }
 
 // The golden rows of a checkpoint with attention of `kind` pass.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/str_cat.h"
 #include "models/checkpoint.h"
 #include "models/config.h"
 #include "tests/models/fixture.h"
@@ -19,6 +20,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::MessageOf;
+using ::testing::Not;
 
 // SmolLM2-135M-Instruct's fields.
 json Smol() {
@@ -103,6 +105,20 @@ TEST(HfConfigTest, Rejections) {
     changed[name] = value;
     return Rejection(changed);
   };
+  // What changes the function cannot be ignored, nor is it suggested.
+  for (const char* const name : {"attn_logit_softcapping", "clip_qkv"}) {
+    json changed = Smol();
+    changed[name] = 50;
+    EXPECT_THAT(Rejection(changed), AllOf(HasSubstr(StrCat(name, " is 50, which no backend")),
+                                          Not(HasSubstr("ignored_fields"))));
+    changed["ignored_fields"] = {name};
+    EXPECT_THAT(Rejection(changed), HasSubstr("it cannot be ignored"));
+  }
+  EXPECT_THAT(with("ignored_fields", {"no_such"}), HasSubstr("config.json does not have"));
+  EXPECT_THAT(with("ignored_fields", {7}), HasSubstr("must hold names of fields"));
+  json harmless = Smol();
+  harmless.update({{"attn_logit_softcapping", nullptr}, {"use_mrope", false}});
+  EXPECT_TRUE(ParseConfig(harmless.dump(), "config.json").ok());
   EXPECT_THAT(with("rope_interleaved", true), HasSubstr("rope_interleaved is true"));
   EXPECT_THAT(with("sliding_window", 4096), HasSubstr("sliding_window is 4096"));
   EXPECT_THAT(with("layer_types", {"full_attention", "sliding_attention"}),
@@ -120,8 +136,22 @@ TEST(HfConfigTest, Rejections) {
                                     {"long_factor", factors},
                                     {"original_max_position_embeddings", 1}}),
               HasSubstr("original_max_position_embeddings is 1, must be at least 2"));
-  EXPECT_THAT(with("rope_parameters", {{"rope_type", "yarn"}, {"factor", 2}, {"rope_theta", 1}}),
+  const auto rope = [](const json& parameters) {
+    json changed = Smol();
+    changed.erase("rope_theta");
+    changed["rope_parameters"] = parameters;
+    return Rejection(changed);
+  };
+  EXPECT_THAT(rope({{"rope_type", "yarn"}, {"factor", 2}, {"rope_theta", 1}}),
               HasSubstr("type yarn needs a rope_theta above 1"));
+  EXPECT_THAT(rope({{"full_attention", {{"rope_type", "default"}, {"rope_theta", 5e5}}}}),
+              HasSubstr("holds \"full_attention\""));
+  EXPECT_THAT(with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}),
+              HasSubstr("rope_theta is 100000, but 500000.0 in rope_parameters"));
+  json two = Smol();
+  two["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  two["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}};
+  EXPECT_THAT(Rejection(two), HasSubstr("rope_scaling and rope_parameters must be equal"));
   json wide = Smol();
   wide["sliding_window"] = 8192;
   EXPECT_TRUE(ParseConfig(wide.dump(), "config.json").ok());
@@ -133,6 +163,17 @@ json Of(const char* model_type, const json& more) {
   for (const char* const of_llama : {"attention_bias", "mlp_bias"}) config.erase(of_llama);
   config.update(more);
   return config;
+}
+
+TEST(HfConfigTest, TwoNamesOfOneField) {
+  json neox = Of("gpt_neox", {{"rotary_emb_base", 500}, {"layer_norm_eps", 1e-5}});
+  for (const char* const of_llama : {"num_key_value_heads", "rms_norm_eps", "pretraining_tp"}) {
+    neox.erase(of_llama);
+  }
+  EXPECT_THAT(Rejection(neox),
+              HasSubstr("rope_theta is 100000, but rotary_emb_base is 500; they must be equal"));
+  neox["rope_theta"] = 500;
+  EXPECT_TRUE(ParseConfig(neox.dump(), "config.json").ok());
 }
 
 std::vector<int> Windows(const json& config) {

@@ -1,0 +1,28 @@
+// What stands beside the file of a tokenizer that does not hold all of it.
+#ifndef LSSAR_MODELS_TEXT_TOKENS_BESIDE_H_
+#define LSSAR_MODELS_TEXT_TOKENS_BESIDE_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "models/text/bpe_tokenizer.h"
+
+namespace lssar {
+
+struct TokensBeside {
+  // added_tokens_decoder of tokenizer_config.json, and added_tokens.json; and its bos_token and so
+  // on, which have no id there: kNoId.
+  std::vector<AddedToken> tokens = {};
+  std::string tokenizer_class = {};  // of tokenizer_config.json; empty: it does not say
+  std::optional<bool> add_prefix_space = {};
+};
+
+// Files that are absent say nothing.
+// Errors  INVALID_ARGUMENT: names the file and the field
+absl::StatusOr<TokensBeside> ReadTokensBeside(const std::string& directory);
+
+}  // namespace lssar
+
+#endif  // LSSAR_MODELS_TEXT_TOKENS_BESIDE_H_
