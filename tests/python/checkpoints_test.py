@@ -346,6 +346,9 @@ class RefusedTest(Folder):
         source = self.save({**self.good, 'model_args': arguments})
         self.refused('(?s)"sink_tokens": 4.*--ignore sink_tokens', self.run_import, source, NANO)
         self.run_import(source, NANO, ignored={'sink_tokens'})
+        for name in ('n_head', 'sink_token'):  # known, and in none
+            self.refused(f'--ignore {name}: must name a field of .* that is not known',
+                         self.run_import, source, NANO, ignored={'sink_tokens', name})
         self.refused('is no field of config.json', self.run_import, source, {**NANO, 'n_heads': 4},
                      ignored={'sink_tokens'})
         llama = foreign.Llama(foreign.Shape(1))

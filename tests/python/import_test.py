@@ -10,6 +10,9 @@ import io
 import json
 import os
 import pathlib
+import resource
+import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -17,6 +20,7 @@ import tempfile
 import time
 import unittest
 import unittest.mock
+import warnings
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -30,8 +34,9 @@ import tokenizers  # noqa: E402
 
 import plain_models  # noqa: E402
 from lssar.checkpoints import (arrays, chat_roles, command, convert,  # noqa: E402
-                               delta, forward, gguf_file, gguf_tokenizer, golden, names, served,
-                               settings, sources, tensor_file, tokenizer_files, verify)
+                               delta, export, forward, gguf_file, gguf_tokenizer, golden, names,
+                               quantize, served, settings, sources, tensor_file, tokenizer_files,
+                               verify)
 from lssar.checkpoints.errors import CheckpointError  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
@@ -73,7 +78,8 @@ def permute(weights, num_heads):
             .swapaxes(1, 2).reshape(weights.shape))
 
 
-def write_gguf(path, config, weights, arch=None, types=None, fields=None, extra=None):
+def write_gguf(path, config, weights, arch=None, types=None, fields=None, extra=None,
+               has_head_count_kv=True):
     """A file as convert_hf_to_gguf.py writes it. types: {end of a name: quantization type}."""
     arch = arch or {'mistral': 'llama', 'gpt_neox': 'gptneox'}.get(config['model_type'],
                                                                     config['model_type'])
@@ -91,7 +97,8 @@ def write_gguf(path, config, weights, arch=None, types=None, fields=None, extra=
         writer.add_parallel_residual(True)
         writer.add_rope_dimension_count(int(hidden // heads * config['rotary_pct']))
     else:
-        writer.add_head_count_kv(kv)
+        if has_head_count_kv:
+            writer.add_head_count_kv(kv)
         writer.add_layer_norm_rms_eps(config['rms_norm_eps'])
         writer.add_rope_freq_base(config['rope_theta'])
     if 'head_dim' in config:
@@ -235,6 +242,31 @@ class ModelsTest(Folder):
         report = self.check_both(NEOX, plain_models.gpt_neox_weights(NEOX), plain_models.gpt_neox)
         self.assertIn('gelu_new is that of llama.cpp', report.notes[0])
 
+    def test_gguf_without_the_number_of_kv_heads(self):
+        weights = plain_models.llama_weights(CONFIG)
+        out, report = self.run_import(write_gguf(self.path('kv.gguf'), CONFIG, weights,
+                                                 has_head_count_kv=False))
+        self.assertEqual(report.config['num_key_value_heads'], 2)
+        self.check(out, plain_models.llama(CONFIG, weights, TOKENS))
+
+    def test_gguf_that_rotates_a_part_of_each_head(self):
+        """llama.cpp turns the pairs (2i, 2i + 1) of a file's rows."""
+        weights = plain_models.llama_weights(CONFIG)
+        source = write_gguf(self.path('part.gguf'), CONFIG, weights, fields={
+            'llama.rope.dimension_count': 8})
+        out, report = self.run_import(source)
+        self.assertEqual(report.config['partial_rotary_factor'], 0.5)
+        halves = [0, 2, 4, 6, 1, 3, 5, 7, *range(8, 16)]
+        for name in weights:
+            for part, count in ('.q_proj.', 4), ('.k_proj.', 2):
+                if part in name:
+                    of_heads = permute(weights[name], count).reshape(count, 16, -1)
+                    weights[name] = of_heads[:, halves].reshape(weights[name].shape)
+        whole = plain_models.rotate_half
+        with unittest.mock.patch.object(plain_models, 'rotate_half',
+                                        lambda x, theta, _: whole(x, theta, 8)):
+            self.check(out, plain_models.llama(CONFIG, weights, TOKENS))
+
     def test_another_attention(self):
         weights = plain_models.llama_weights(CONFIG)
         source = self.write_hugging_face('lssar', CONFIG, weights)
@@ -341,8 +373,13 @@ class TransformersTest(Folder):
         refused('scale_attn_by_inverse_layer_idx is True', 'gpt2',
                 scale_attn_by_inverse_layer_idx=True)
         refused('n_positions is 64 .source', 'gpt2', n_positions=64)
-        refused('type linear it must have factor', 'llama',
-                rope_scaling={'rope_type': 'linear', 'beta_fast': 32})
+        refused('n_positions is 96, but n_ctx is 64; they must be equal', 'gpt2', n_ctx=64)
+        refused('hidden_size is 32, but n_embed is 64; they must be equal', 'bloom', n_embed=64)
+        refused('tie_word_embeddings is true .source: Hugging Face qwen2., but lm_head.weight is '
+                'not the embedding; .* say false there, else remove it', 'qwen2',
+                tie_word_embeddings=True)
+        refused('type linear it must have factor', 'llama', rope_parameters=None,
+                rope_theta=10000.0, rope_scaling={'rope_type': 'linear', 'beta_fast': 32})
         self.refused('only --attention softmax', self.run_import, ROOT / 'tests/models/hf/bloom',
                      {'attention': {'kind': 'lssar', 'p': 15}})
 
@@ -671,6 +708,8 @@ class GgufRefusedTest(Folder):
         message = refused('(?s)llama.new_thing.*llama.other', llama__new_thing=1, llama__other='x')
         self.assertIn('--ignore llama.new_thing --ignore llama.other', message)
         refused('they must be equal', llama__attention__head_count=8)
+        refused('attn_q.weight .*: the first size must be a multiple of the elements of a head, an '
+                'even number; 5 heads of q have 64', llama__attention__head_count=5)
 
     def test_tokenizers_that_are_not_known(self):
         weights = plain_models.llama_weights(CONFIG)
@@ -700,8 +739,11 @@ class GgufRefusedTest(Folder):
         self.assertIn('lssar ', message)
         self.assertNotIn('is_llama', message)
         self.run_import(source, ignored={'new_thing', 'other thing'})
+        self.refused('--ignore rms_norm_eps: must name a field', self.run_import, source,
+                     ignored={'new_thing', 'other thing', 'rms_norm_eps'})
         for field, value in {'rope_interleaved': True, 'sliding_window': 4096, 'use_mrope': True,
                              'layer_types': ['sliding_attention'] * 2, 'hidden_act': 'tanh',
+                             'is_encoder_decoder': True,
                              'rope_scaling': {'rope_type': 'foo', 'factor': 2.0}}.items():
             source = self.write_hugging_face('fields', {**CONFIG, field: value}, weights)
             self.refused(field, self.run_import, source)
@@ -715,6 +757,56 @@ class GgufRefusedTest(Folder):
         self.assertEqual(self.run_import(source)[1].config['rope_theta'], 777.0)
         source = self.write_hugging_face('two', {**config, 'rope_theta': 778.0}, weights)
         self.refused('rope_theta is 778.0, but 777.0', self.run_import, source)
+        linear = {'rope_type': 'linear', 'factor': 2.0, 'rope_theta': 777.0}
+        factors = {'short_factor': [1.0] * 8, 'long_factor': [2.0] * 8}
+        for fields, expected in (
+                ({'rope_parameters': linear, 'rope_scaling': None, 'rope_theta': None},
+                 {'type': 'linear', 'factor': 2.0}),
+                ({'rope_parameters': linear, 'rope_scaling': {'type': 'linear', 'factor': 2.0}},
+                 {'type': 'linear', 'factor': 2.0}),
+                ({'rope_parameters': {'type': 'longrope', **factors}},
+                 {'type': 'longrope', **factors})):
+            source = self.write_hugging_face('scaled', {**config, **fields}, weights)
+            self.assertEqual(self.run_import(source)[1].config['rope_scaling'], expected)
+        for pattern, fields in (
+                ('rope_parameters is .1.; must be an object', {'rope_parameters': [1]}),
+                ('rope_parameters holds an object for "full_attention"; only one rotary',
+                 {'rope_parameters': {'full_attention': linear, 'sliding_attention': linear}}),
+                ('its type must be one of', {'rope_parameters': factors}),
+                ('(?s)not known.*partial_rotary_factor": 0.5',
+                 {'rope_parameters': {**linear, 'partial_rotary_factor': 0.5}}),
+                ('rope_scaling is .*4.0.*, but rope_parameters is .*2.0.*; they must say the same',
+                 {'rope_parameters': linear, 'rope_scaling': {'type': 'linear', 'factor': 4.0}})):
+            source = self.write_hugging_face('scaled', {**config, **fields}, weights)
+            self.refused(pattern, self.run_import, source)
+
+    def test_two_names_of_one_field(self):
+        weights = plain_models.gpt_neox_weights(NEOX)
+        source = self.write_hugging_face('same', {
+            **NEOX, 'rope_theta': 10000.0, 'partial_rotary_factor': 0.5}, weights)
+        self.assertEqual(self.run_import(source)[1].config['partial_rotary_factor'], 0.5)
+        for pattern, fields in (
+                ('rotary_emb_base is 10000, but rope_theta is 500; they must be equal',
+                 {'rope_theta': 500}),
+                ('rotary_pct is 0.5, but partial_rotary_factor is 0.25; they must be equal',
+                 {'partial_rotary_factor': 0.25}),
+                ('rotary_emb_base is 10000, but rope_theta is 500',
+                 {'rope_parameters': {'rope_type': 'default', 'rope_theta': 500}})):
+            source = self.write_hugging_face('names', {**NEOX, **fields}, weights)
+            self.refused(pattern, self.run_import, source)
+
+    def test_our_names_in_a_hugging_face_config(self):
+        weights = plain_models.llama_weights(CONFIG)
+        for field, value in (('partial_rotary_factor', 0.5), ('rope_layout', 'interleaved'),
+                             ('n_inner', 96), ('attention', {'kind': 'lssa'})):
+            source = self.write_hugging_face('ours', {**CONFIG, field: value}, weights)
+            self.refused(f'(?s)not known.*"{field}"', self.run_import, source)
+        for flag in 1, 'true':
+            source = self.write_hugging_face('flag', {
+                **CONFIG, 'model_type': 'qwen2', 'use_sliding_window': flag, 'sliding_window': 4,
+                'max_window_layers': 0}, weights)
+            self.refused('use_sliding_window is .*; must be true or false', self.run_import,
+                         source)
 
 
 # config.json of published models, every field, and what is asked about it.
@@ -930,6 +1022,39 @@ class CheckedBeforeWritingTest(Folder):
                      write_gguf(self.path('null.gguf'), CONFIG, weights),
                      {'activation_function': None})
         self.refused('p is NaN', self.run_import, source, attention('lssar', float('nan'), None))
+
+    def test_ids_that_the_source_says(self):
+        source = self.write_hugging_face('ids', {**CONFIG, 'eos_token_id': 50256},
+                                         plain_models.llama_weights(CONFIG))
+        self.refused('ids/config.json: eos_token_id is 50256; must be in .0, 160.; change it there,'
+                     ' or give --set eos_token_id=ID', self.run_import, source)
+        _, report = self.run_import(source, {'eos_token_id': 2})
+        self.assertEqual(report.config['eos_token_id'], 2)
+        _, report = self.run_import(source, {'eos_token_id': None})
+        self.assertNotIn('eos_token_id', report.config)
+        source = self.write_hugging_face('ids', {**CONFIG, 'eos_token_id': [2, 50256]},
+                                         plain_models.llama_weights(CONFIG))
+        out, _ = self.run_import(source, {'eos_token_id': 2})
+        self.assertFalse(os.path.exists(out + '/generation_config.json'))
+
+    def test_weights_beyond_float32(self):
+        weights = {name: tensor.astype(np.float64) * (1e39 if 'embed' in name else 1)
+                   for name, tensor in plain_models.llama_weights(CONFIG).items()}
+        source = self.write_hugging_face('large', CONFIG, weights)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            self.refused('some weights are too large', self.run_import, source)
+
+    def test_gpt2_without_positions(self):
+        folder = ROOT / 'tests/models/hf/gpt2'
+        tensors = tensor_file.TensorFile(str(folder / 'model.safetensors')).tensors()
+        wpe = next(name for name in tensors if name.endswith('wpe.weight'))
+        source = self.write_hugging_face('none', json.loads((folder / 'config.json').read_text()), {
+            **tensors, wpe: np.zeros_like(tensors[wpe])})
+        self.refused('--set positions=none for a model that has no positions', self.run_import,
+                     source)
+        _, report = self.run_import(source, {'positions': 'none'})
+        self.assertEqual(report.config['positions'], 'none')
 
     def test_what_the_server_refuses(self):
         """The same values in config.json, one by one: both refuse them."""
@@ -1215,6 +1340,42 @@ class TokenizerFilesTest(Folder):
                          self.import_with, 'ends', {'generation_config.json':
                                                     {'eos_token_id': field}})
 
+    def test_generation_config_of_the_model(self):
+        """It is the model's, wherever the tokenizer is."""
+        ends = {'generation_config.json': {'eos_token_id': [2, 7]}}
+        elsewhere = self.folder / 'elsewhere'
+        elsewhere.mkdir()
+        (elsewhere / 'tokenizer.json').write_text(json.dumps(self.tokenizer_json()))
+        (elsewhere / 'generation_config.json').write_text('{"eos_token_id": [3]}')
+
+        def written(out):
+            return json.loads((pathlib.Path(out) / 'generation_config.json').read_text())
+
+        out, _ = self.import_with('alone', ends)
+        self.assertEqual(written(out), {'eos_token_id': [2, 7]})
+        out, _ = self.run_import(self.path('alone'), tokenizer=str(elsewhere))
+        self.assertEqual(written(out), {'eos_token_id': [2, 7]})
+        self.import_with('listed_alone', {}, {'eos_token_id': [2, 9]})
+        out, _ = self.run_import(self.path('listed_alone'), tokenizer=str(elsewhere))
+        self.assertEqual(written(out), {'eos_token_id': [2, 9]})
+        self.refused('generation_config.json: not JSON', self.import_with, 'broken',
+                     {'generation_config.json': b'{'})
+
+    def test_added_tokens(self):
+        vocabulary = {'vocab.json': {'a': 0, 'b': 1}, 'merges.txt': b'#version: 0.2\n'}
+        for name, files, count in (('model', {'tokenizer.model': self.tokenizer_model()}, 3),
+                                   ('vocabulary', vocabulary, 2)):
+            added = {'<|im_start|>': count, '<|im_end|>': count + 1}
+            out, report = self.import_with(name, {**files, 'added_tokens.json': added})
+            self.assertEqual(json.loads((pathlib.Path(out) / 'added_tokens.json').read_text()),
+                             added)
+            self.assertIn(f'the tokenizer has {count + 2} tokens', report.notes[0])
+            _, report = self.import_with(name, {**files, 'tokenizer_config.json': {
+                'added_tokens_decoder': {'9': {'content': '<x>'}}}})
+            self.assertIn('the tokenizer has 10 tokens', report.notes[0])
+        self.refused('added_tokens.json: not JSON', self.import_with, 'model',
+                     {'added_tokens.json': b'['})
+
     def test_what_the_server_refuses_of_a_tokenizer(self):
         for field in 'truncation', 'padding':
             self.refused(f'tokenizer.json: {field} is "yes"; must be null', self.import_with, field,
@@ -1245,6 +1406,92 @@ class TokenizerFilesTest(Folder):
         _, report = self.import_with('template', {
             'tokenizer_config.json': {'chat_template': '{{ messages[0].x.y }}'}})
         self.assertIn('no role table', report.notes[-1])
+
+
+class OutputTest(Folder):
+    """Where an import is written: nothing that is read is deleted, nothing half written stays."""
+
+    def setUp(self):
+        self.source = self.write_hugging_face('source', CONFIG, plain_models.llama_weights(CONFIG))
+        self.out = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+
+    def command(self, *arguments):
+        """The exit code of `lssar import` and what it wrote to stderr."""
+        with unittest.mock.patch('sys.argv', ['lssar', 'import', *map(str, arguments),
+                                              '--no-generate']):
+            with contextlib.redirect_stderr(io.StringIO()) as said, (
+                    contextlib.redirect_stdout(io.StringIO())):
+                return command.main(), said.getvalue()
+
+    def test_sources_in_the_output(self):
+        def import_to(out, source, **options):
+            convert.run(convert.Options(str(source), str(out), overwrite=True, **options))
+
+        import_to(self.out, self.source)
+        before = sorted(self.out.iterdir())
+        inner = self.out / 'inner'
+        shutil.copytree(self.source, inner)
+        link = self.folder / 'link'
+        link.symlink_to(inner)
+        linked = self.folder / 'linked'
+        linked.mkdir()
+        for name in 'config.json', 'model.safetensors':
+            (linked / name).symlink_to(inner / name)
+        for source in self.out, inner, link, linked, inner / 'model.safetensors':
+            self.refused('is read; --overwrite would delete it, --out must name another',
+                         import_to, self.out, source)
+        for option in 'tokenizer', 'logits', 'delta':
+            self.refused('inner/config.json, which is read', import_to, self.out, self.source,
+                         **{option: str(inner / 'config.json')})
+        self.refused('is read; --overwrite', quantize.run, str(self.out), str(self.out), True, '')
+        self.refused('is read; --overwrite', export.run, str(self.out), 'safetensors',
+                     str(self.out), True)
+        self.assertEqual(sorted(self.out.iterdir()), sorted([*before, inner]))
+        below = pathlib.Path(self.source) / 'out'  # beside what is read
+        import_to(below, self.source)
+        import_to(below, self.source)
+
+    def test_a_link_to_a_directory(self):
+        link = self.folder / 'link_to_out'
+        link.symlink_to(self.out)
+        self.assertEqual(self.command(self.source, '--out', link), (0, ''))
+        self.assertTrue(link.is_symlink())
+        self.assertIn('config.json', os.listdir(self.out))
+
+    def limit_files(self):
+        """No file can be larger than 4096 bytes: a write fails as on a full disk."""
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, limits)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+
+    def test_a_full_disk(self):
+        self.limit_files()
+        code, said = self.command(self.source, '--out', self.out)
+        self.assertEqual((code, said), (1, f'lssar: {os.path.realpath(self.out)}: cannot be '
+                                           'written: File too large\n'))
+        self.assertEqual(list(self.folder.glob(self.out.name + '.*')), [])
+
+    def test_a_full_scratch_folder(self):
+        source = write_gguf(self.path('q8.gguf'), CONFIG, plain_models.llama_weights(CONFIG),
+                            types={'proj.weight': gguf.GGMLQuantizationType.Q8_0})
+        self.limit_files()
+        self.refused(f'{tempfile.gettempdir()}: File too large; dequantized tensors need 245,760 '
+                     'bytes there; TMPDIR names another', gguf_file.GgufFile(source).tensors)
+
+    def test_sigterm(self):
+        self.addCleanup(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # where the command does not set it
+
+        def stopped(*_):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+            raise AssertionError('went on')
+
+        with unittest.mock.patch.object(tensor_file, 'write', stopped):
+            with self.assertRaises(SystemExit) as raised:
+                self.command(self.source, '--out', self.out)
+        self.assertEqual(raised.exception.code, 143)
+        self.assertEqual(list(self.folder.glob(self.out.name + '.*')), [])
 
 
 class GgufTokenizerTest(Folder):

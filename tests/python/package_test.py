@@ -4,6 +4,7 @@ import json
 import pathlib
 import sys
 import tempfile
+import tomllib
 import unittest
 import zipfile
 
@@ -40,9 +41,10 @@ class PackageTest(unittest.TestCase):
 
     def test_the_installed_package_works_without_the_repository(self):
         script = ('import lssar, lssar.v1.inference_pb2 as pb; '
-                  'print(lssar.Client.__name__, pb.FinishReason.Name(1))')
+                  'print(lssar.Client.__name__, pb.FinishReason.Name(1), lssar.__version__)')
         done = run(self.python, '-I', '-c', script, cwd=self.scratch)
-        self.assertEqual(done.stdout, 'Client FINISH_REASON_EOS\n')
+        version = tomllib.loads((CLIENT / 'pyproject.toml').read_text())['project']['version']
+        self.assertEqual(done.stdout, f'Client FINISH_REASON_EOS {version}\n')
 
     def test_wheel_and_sdist(self):
         run(self.python, '-m', 'build', '--no-isolation', '-o', self.scratch, CLIENT,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 __path__ = pkgutil.extend_path(__path__, __name__)
 
 if TYPE_CHECKING:
+    __version__: str
     from lssar.aio import AsyncClient, AsyncStream
     from lssar.client import Client, Stream
     from lssar.llm import LLM, RequestOutput
@@ -43,6 +44,17 @@ _MODULES = {'AsyncClient': 'aio', 'AsyncStream': 'aio', 'Client': 'client', 'Str
 
 def __getattr__(name: str) -> object:
     """Names are imported at their first use: lssar.checkpoints runs without gRPC."""
+    if name == '__version__':
+        return _version()
     if name not in __all__:
         raise AttributeError(f"module 'lssar' has no attribute '{name}'")
     return getattr(importlib.import_module(f'lssar.{_MODULES.get(name, "types")}'), name)
+
+
+def _version() -> str:
+    """That of the installed package. AttributeError: it runs from its source folder."""
+    import importlib.metadata
+    try:
+        return importlib.metadata.version('lssar')
+    except importlib.metadata.PackageNotFoundError as error:
+        raise AttributeError('lssar is not an installed package: it has no version') from error

@@ -5,8 +5,10 @@ import dataclasses
 import json
 import os
 import shlex
+import signal
 import sys
 import traceback
+import types
 
 from lssar.checkpoints.errors import CheckpointError, UsageError
 
@@ -256,9 +258,15 @@ def _replay(arguments: argparse.Namespace) -> int:
 COMMANDS = {'import': _import, 'quantize': _quantize, 'export': _export, 'verify': _verify}
 
 
+def _stop(number: int, _frame: types.FrameType | None) -> None:
+    """A signal that ends the program the way an error does: what is half written is removed."""
+    sys.exit(128 + number)
+
+
 def main() -> int:
-    """Runs a command. -> exit code: 0 success, 1 failure, 2 wrong usage."""
+    """Runs a command. -> exit code: 0 success, 1 failure, 2 wrong usage, 143 SIGTERM."""
     arguments = _parser().parse_args()
+    signal.signal(signal.SIGTERM, _stop)
     try:
         return COMMANDS[arguments.command](arguments)
     except UsageError as error:
@@ -275,7 +283,8 @@ def main() -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             return EXIT_FAILURE
-        print(printable(f'lssar: {error.filename or "input"}: {error.strerror}'), file=sys.stderr)
+        where = f'{error.filename}: ' if error.filename else ''
+        print(printable(f'lssar: {where}{error.strerror or error}'), file=sys.stderr)
         return EXIT_FAILURE
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # A file that says what nobody thought of. Where: python3 -X dev shows it.

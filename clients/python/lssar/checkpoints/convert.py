@@ -11,7 +11,7 @@ from lssar.checkpoints import (arrays, chat_roles, delta, directory, gguf_source
                                       golden, names, settings, sources, tensor_file,
                                       tokenizer_files, user_logits)
 from lssar.checkpoints.arrays import Array, log_softmax, widen
-from lssar.checkpoints.errors import CheckpointError, JsonObject
+from lssar.checkpoints.errors import CheckpointError, JsonObject, is_there
 
 MATRIX_TYPES = {'fp32': 'F32', 'fp16': 'F16', 'bf16': 'BF16'}
 HALF_OVERFLOW = 65520.0  # rounds to infinity in fp16
@@ -135,9 +135,7 @@ def _collect(source: sources.Source, mapped: names.Mapped, given: JsonObject) ->
     settings.leave_out_rotary(found)
     found.require(*(field for field in settings.required(found) if field in source.required))
     if source.is_permuted:
-        heads = found.integer('n_head')
-        gguf_source.unpermute(mapped, heads, found.integer('num_key_value_heads')
-                              if found.has('num_key_value_heads') else heads)
+        gguf_source.unpermute(mapped, found.integer('n_head'))
     names.fuse(mapped, found.integer('n_head'))
     heads, kv_heads, dim = settings.derive_heads(mapped.tensors, found)
     settings.derive_attention_bias(mapped.tensors, found)
@@ -227,7 +225,7 @@ def load(options: Options) -> Loaded:
     collected = _collect(source, mapped, options.given)
     config, origins = collected['config'], collected['origins']
     assert isinstance(config, dict) and isinstance(origins, dict)
-    settings.check(config)
+    settings.check(config, source.files[0], origins)
     _check_shapes(source, mapped, config)
     _check_values(mapped, dtype)
     types = {name: _stored_type(name, tensor, dtype) for name, tensor in mapped.tensors.items()}
@@ -242,7 +240,9 @@ def load(options: Options) -> Loaded:
             dict(source.tokenizer), dict.fromkeys(source.tokenizer, source.format))
     else:
         tokenizer = tokenizer_files.read(source.folder, options.tokenizer)
-    if len(source.ends) > 1 and tokenizer_files.GENERATION not in tokenizer.contents:
+    own = os.path.join(source.folder, tokenizer_files.GENERATION)
+    has_own = is_there(own)
+    if len(source.ends) > 1 and not has_own and 'eos_token_id' not in options.given:
         tokenizer.contents[tokenizer_files.GENERATION] = json.dumps(
             {'eos_token_id': source.ends}).encode()
         tokenizer.origins[tokenizer_files.GENERATION] = 'eos_token_id of config.json'
@@ -250,7 +250,7 @@ def load(options: Options) -> Loaded:
                             'generation_config.json all of them')
     generation = tokenizer.json(tokenizer_files.GENERATION)
     if generation.get('eos_token_id') is not None:
-        settings.check_ends(generation['eos_token_id'], config,
+        settings.check_ends(generation['eos_token_id'], config, own if has_own else
                             tokenizer.origins[tokenizer_files.GENERATION])
     return Loaded(source, mapped, config, {str(k): str(v) for k, v in origins.items()}, types,
                   tokenizer, hashes, dtype or '/'.join(sorted(set(types.values()))))
@@ -266,7 +266,8 @@ def _tokenizer_notes(files: tokenizer_files.Files, config: JsonObject) -> list[s
         raise CheckpointError('the tokenizer has no tokens; --tokenizer PATH names the right one')
     if count > vocabulary:
         raise CheckpointError(f'the tokenizer has {count:,} tokens, the model {vocabulary:,}: it '
-                              "is another model's; --tokenizer PATH names the right one")
+                              "is another model's, or the files beside it add tokens that the "
+                              'model lacks; --tokenizer PATH names the right one')
     return [f'the tokenizer has {count:,} tokens, the model {vocabulary:,}: ids from {count:,} on '
             f'have no text; if they pad the vocabulary, --set unpadded_vocab_size={count} keeps '
             'them from being sampled']
@@ -295,7 +296,8 @@ def _add_chat_roles(files: tokenizer_files.Files) -> list[str]:
 
 def run(options: Options) -> Report:
     """Imports. Errors: CheckpointError; nothing is left in `out` then."""
-    directory.check_target(options.out, options.overwrite)
+    directory.check_target(options.out, options.overwrite, (
+        options.source, options.tokenizer, options.logits, options.delta))
     loaded = load(options)
     source, mapped, config, types = loaded.source, loaded.mapped, loaded.config, loaded.types
     tokenizer = loaded.tokenizer

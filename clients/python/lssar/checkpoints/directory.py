@@ -4,10 +4,11 @@ import contextlib
 import hashlib
 import json
 import os
+import pathlib
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -18,9 +19,10 @@ CONFIG = 'config.json'
 BLOCK_BYTES = 1 << 20
 
 
-def check_target(path: str, overwrite: bool) -> None:
+def check_target(path: str, overwrite: bool, read: Iterable[str | None] = ()) -> None:
     """Errors: CheckpointError where `path` exists and is not empty, unless `overwrite`; also then
-    where it has no config.json, because it is no checkpoint.
+    where it has no config.json, because it is no checkpoint, and where it holds one of the files
+    and directories that are `read`, or what links in them lead to.
     """
     if os.path.lexists(path) and not os.path.isdir(path):
         raise CheckpointError(f'{path}: is no directory')
@@ -29,16 +31,28 @@ def check_target(path: str, overwrite: bool) -> None:
             raise CheckpointError(f'{path}: exists; --overwrite replaces it')
         if not os.path.exists(os.path.join(path, CONFIG)):
             raise CheckpointError(f'{path}: has no {CONFIG}, so it is no checkpoint; not replaced')
+        for each in filter(None, read):
+            _refuse_inside(path, each)
+
+
+def _refuse_inside(folder: str, source: str) -> None:
+    """Errors: CheckpointError where `source` or a file in it lies in `folder`."""
+    files = [os.path.join(source, name) for name in os.listdir(source)
+             ] if os.path.isdir(source) else []
+    for path in source, *(file for file in files if not os.path.isdir(file)):
+        if pathlib.Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+            raise CheckpointError(f'{folder}: holds {path}, which is read; --overwrite would '
+                                  'delete it, --out must name another directory')
 
 
 @contextlib.contextmanager
 def new_directory(path: str, overwrite: bool) -> Iterator[str]:
     """A directory beside `path` that takes its place at the end, unless an error is raised.
 
-    Errors: those of check_target().
+    Errors: those of check_target(); CheckpointError where it cannot be written.
     """
-    path = os.path.abspath(path)
     check_target(path, overwrite)
+    path = os.path.realpath(path)  # a link to a directory stays a link
     os.makedirs(os.path.dirname(path), exist_ok=True)
     scratch = tempfile.mkdtemp(prefix=os.path.basename(path) + '.', dir=os.path.dirname(path))
     try:
@@ -47,6 +61,10 @@ def new_directory(path: str, overwrite: bool) -> Iterator[str]:
         if os.path.isdir(path):
             shutil.rmtree(path)
         os.rename(scratch, path)
+    except OSError as error:
+        # A write has no name, a copy that of its source too.
+        place = error.filename if error.filename and not error.filename2 else path
+        raise CheckpointError(f'{place}: cannot be written: {error.strerror or error}') from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

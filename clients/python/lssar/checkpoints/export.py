@@ -12,7 +12,7 @@ from lssar.checkpoints.errors import CheckpointError, JsonObject
 
 TOKENIZERS = ('tokenizer.model', 'tokenizer.json', 'vocab.json', 'merges.txt', 'encoder.json',
               'vocab.bpe', 'tokenizer_config.json', 'chat_template.jinja', 'chat_roles.json',
-              'generation_config.json')
+              'generation_config.json', 'added_tokens.json')
 
 
 def load(path: str) -> tuple[JsonObject, dict[str, Array]]:
@@ -64,7 +64,7 @@ def _write_torch(config: JsonObject, tensors: dict[str, Array], out: str,
 def run(path: str, kind: str, out: str, overwrite: bool) -> str:
     """Exports. -> what was written. Errors: CheckpointError."""
     if kind != 'torch':
-        directory.check_target(out, overwrite)
+        directory.check_target(out, overwrite, [path])
     config, tensors = load(path)
     if kind == 'torch':
         _write_torch(config, tensors, out, overwrite)

@@ -301,7 +301,8 @@ class Model:
         epsilon = self._epsilon if epsilon is None else epsilon
         if (kind or self._text('normalization', 'layer_norm')) != 'rms_norm':
             x = x - x.mean(-1, keepdims=True)
-        x = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + self._dtype(epsilon))
+        with np.errstate(over='ignore', invalid='ignore'):  # callers look at the logits
+            x = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + self._dtype(epsilon))
         weight, bias = self._tensor(name + '.weight'), self._tensor(name + '.bias')
         x = x if weight is None else x * widen(weight, self._dtype)
         return x if bias is None else x + widen(bias, self._dtype)

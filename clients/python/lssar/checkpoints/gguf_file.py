@@ -9,6 +9,7 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 import dataclasses
 import math
 import mmap
+import os
 import struct
 import tempfile
 import typing
@@ -244,8 +245,19 @@ class GgufFile:
         row_bytes = entry.shape[-1] // layout.block * layout.num_bytes
         blocks = np.frombuffer(self._data, np.uint8, entry.end - entry.begin, entry.begin)
         rows = blocks.reshape(-1, row_bytes)
-        with tempfile.TemporaryFile() as scratch:
-            flat: Array = np.memmap(scratch, np.float32, 'w+', shape=(len(rows), entry.shape[-1]))
+        folder = tempfile.gettempdir()
+        try:
+            with tempfile.TemporaryFile(dir=folder) as scratch:
+                # A full disk is an error here, and not a signal at the first write.
+                os.posix_fallocate(scratch.fileno(), 0, 4 * math.prod(entry.shape))
+                flat: Array = np.memmap(scratch, np.float32, 'r+',
+                                        shape=(len(rows), entry.shape[-1]))
+        except OSError as error:
+            needed = 4 * sum(math.prod(each.shape) for each in self.entries.values()
+                             if each.type not in PLAIN)
+            raise CheckpointError(
+                f'{folder}: {error.strerror}; dequantized tensors need {needed:,} '
+                'bytes there; TMPDIR names another directory') from None
         num_rows = max(1, BLOCK_BYTES // row_bytes)
         for first in range(0, len(rows), num_rows):
             flat[first:first + num_rows] = dequantize(rows[first:first + num_rows],

@@ -88,7 +88,7 @@ def architecture(file: GgufFile) -> tuple[str, Architecture]:
     return name, ARCHITECTURES[name]
 
 
-def recorded(file: GgufFile, ignored: set[str]) -> tuple[JsonObject, list[str]]:
+def recorded(file: GgufFile) -> tuple[JsonObject, list[str]]:
     """(config.json fields that the metadata says, names of fields that may change the function).
 
     Errors: CheckpointError for a value that is not computed.
@@ -98,7 +98,7 @@ def recorded(file: GgufFile, ignored: set[str]) -> tuple[JsonObject, list[str]]:
     unknown: list[str] = []
     dims: object = None
     for key, value in file.fields.items():
-        if key in ignored or key.startswith(('general.', 'tokenizer.', 'quantize.', 'split.')):
+        if key.startswith(('general.', 'tokenizer.', 'quantize.', 'split.')):
             continue
         name = key.removeprefix(arch + '.')
         if name == 'rope.dimension_count':
@@ -150,15 +150,21 @@ def _add_rotary_dims(found: JsonObject, dims: int, path: str) -> None:
         found['partial_rotary_factor'] = dims / whole
 
 
-def unpermute(mapped: names.Mapped, num_heads: int, num_kv_heads: int) -> None:
-    """Undoes llama.cpp's order of the rows of q and k: pairs (2i, 2i + 1) become (i, i + d/2)."""
+def unpermute(mapped: names.Mapped, num_heads: int) -> None:
+    """Undoes llama.cpp's order of the rows of q and k: pairs (2i, 2i + 1) become (i, i + d/2).
+
+    The number of K/V heads is that of the tensors: metadata may leave it out.
+    """
     for name, tensor in list(mapped.tensors.items()):
         parts = name.split('.')
         if parts[0] != 'h' or parts[2:4] not in (['attn', 'q'], ['attn', 'k']):
             continue
-        heads = num_heads if parts[3] == 'q' else num_kv_heads
-        if heads < 1 or tensor.shape[0] % (2 * heads):
-            raise CheckpointError(f'{names.show(mapped.sources[name][0], tensor)}: the first size '
-                                  f'must be a multiple of {2 * heads}')
-        pairs: Array = tensor.reshape(heads, -1, 2, *tensor.shape[1:])
+        queries = mapped.tensors.get('.'.join([*parts[:3], 'q', *parts[4:]]))
+        dim, rest = divmod(0 if queries is None else queries.shape[0], num_heads)
+        if rest or dim % 2 or dim == 0 or tensor.shape[0] % dim:
+            raise CheckpointError(
+                f'{names.show(mapped.sources[name][0], tensor)}: the first size must be a multiple '
+                f'of the elements of a head, an even number; {num_heads} heads of q have '
+                f'{num_heads * dim + rest}')
+        pairs: Array = tensor.reshape(-1, dim // 2, 2, *tensor.shape[1:])
         mapped.tensors[name] = pairs.swapaxes(1, 2).reshape(tensor.shape)

@@ -62,7 +62,7 @@ def _outputs(name: str, tensor: Array, dtype: str,
 def run(path: str, out: str, overwrite: bool, command: str, options: Options = Options()) -> str:
     """Writes `out`. -> what was written. Errors: CheckpointError, UsageError."""
     options.check()
-    directory.check_target(out, overwrite)
+    directory.check_target(out, overwrite, (path, options.calibration))
     config, tensors = export.load(path)
     hessians: dict[str, Array] = {}
     scheme = ''

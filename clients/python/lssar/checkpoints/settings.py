@@ -2,7 +2,8 @@
 
 A value comes from the source's own records, from the command line, from the shapes of the tensors,
 or from the code of the program that wrote the source. Two that contradict each other are an error,
-except that the first three may correct the last. What nobody says is an error, never a guess.
+except that the first three may correct the last, and the command line REPLACEABLE fields. What
+nobody says is an error, never a guess.
 """
 
 import dataclasses
@@ -26,7 +27,8 @@ REQUIRED = {
                            '(tanh; GPT-2), relu, relu2 or silu',
     'normalization': '--set normalization=layer_norm or rms_norm',
     'layer_norm_epsilon': '--set layer_norm_epsilon=1e-5',
-    'rope_theta': '--set rope_theta=10000 (the base of the rotary embedding)',
+    'rope_theta': '--set rope_theta=10000 (the base of the rotary embedding), or --set '
+                  'positions=none for a model that has no positions',
     'rope_layout': '--set rope_layout=half (pairs i, i + d/2) or interleaved (2i, 2i + 1)',
     'embedding_norm': '--set embedding_norm=true if the embedding is normalised before the first '
                       'block, else false',
@@ -34,6 +36,9 @@ REQUIRED = {
 }
 
 NULLABLE = ('final_logit_softcapping',)  # of them
+
+# Fields that --set replaces: they change nothing that the model computes.
+REPLACEABLE = ('bos_token_id', 'eos_token_id')
 
 # config.json's fields, in the order in which they are written.
 FIELDS = (
@@ -69,7 +74,8 @@ class Settings:
             raise UsageError(f'{field} is no field of config.json; they are {", ".join(FIELDS)}')
         origin = f'{origin}: {where}' if where else origin
         present = self._values.get(field)
-        if present is None or present.origin.startswith(FIXED):
+        if (present is None or present.origin.startswith(FIXED)
+                or field in REPLACEABLE and origin == GIVEN):
             self._values[field] = Value(value, origin)
         elif not origin.startswith(FIXED) and not _is_same(present.value, value):
             raise CheckpointError(
@@ -85,6 +91,11 @@ class Settings:
         """The value, or None."""
         present = self._values.get(field)
         return present.value if present else None
+
+    def origin(self, field: str) -> str:
+        """Who says the field; empty: nobody."""
+        present = self._values.get(field)
+        return present.origin if present else ''
 
     def has(self, field: str) -> bool:
         """True if somebody says it, null included."""
@@ -346,8 +357,11 @@ def check_ends(ids: object, config: Mapping[str, object], where: str) -> None:
                                   f'[0, {end}) or a list of ids')
 
 
-def check(config: Mapping[str, object]) -> None:
-    """Errors: UsageError for a value that the server would refuse, before anything is computed."""
+def check(config: Mapping[str, object], file: str = '', origins: Mapping[str, str] = {}) -> None:
+    """Errors: UsageError for a value that the server would refuse, before anything is computed.
+
+    file: what says the fields whose origin is the source.
+    """
     attention = config.get('attention')
     if isinstance(attention, list):
         if len(attention) != config.get('n_layer'):
@@ -390,7 +404,11 @@ def check(config: Mapping[str, object]) -> None:
         token = config.get(field)
         if token is not None and (type(token) is not int or type(end) is not int
                                   or not 0 <= token < end):
-            raise UsageError(f'{field} is {show(token)}; must be in [0, {end})')
+            is_recorded = origins.get(field, '').startswith(RECORDED)
+            raise UsageError(
+                f'{file}: {field} is {show(token)}; must be in [0, {end}); change it there, or '
+                f'give --set {field}=ID, or --set {field}=null for none' if is_recorded else
+                f'{field} is {show(token)}; must be in [0, {end})')
 
 
 def as_attention(value: object, others: Mapping[str, object]) -> object:
@@ -484,7 +502,13 @@ def derive(tensors: Mapping[str, Array], settings: Settings, num_layers: int) ->
         settings.add('n_positions', positions.shape[0], DERIVED, 'wpe.weight')
     if 'ln_emb.weight' in tensors:
         settings.add('embedding_norm', True, DERIVED, 'ln_emb.weight')
-    settings.add('tie_word_embeddings', 'lm_head.weight' not in tensors, DERIVED, 'lm_head.weight')
+    is_tied = 'lm_head.weight' not in tensors
+    if settings.get('tie_word_embeddings') is True and not is_tied:
+        raise CheckpointError(
+            f'tie_word_embeddings is true ({settings.origin("tie_word_embeddings")}), but '
+            'lm_head.weight is not the embedding; if the model was trained with it, say false '
+            'there, else remove it from the weights')
+    settings.add('tie_word_embeddings', is_tied, DERIVED, 'lm_head.weight')
 
 
 def derive_attention_bias(tensors: Mapping[str, Array], settings: Settings) -> None:

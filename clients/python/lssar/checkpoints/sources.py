@@ -70,13 +70,23 @@ class Source:
         return self.path if os.path.isdir(self.path) else os.path.dirname(self.path) or '.'
 
 
-def unknown_fields(path: str, fields: Mapping[str, object]) -> UsageError:
-    """The error that names all fields that are not known, and the command that goes on."""
+def refuse_unknown(path: str, unknown: Mapping[str, object], ignored: set[str]) -> None:
+    """Refuses fields that are not known and not ignored, and --ignore of any others.
+
+    Errors: UsageError that names all of those fields, and the command that goes on.
+    """
+    for name in sorted(ignored - unknown.keys()):
+        raise UsageError(f'--ignore {name}: must name a field of {path} that is not known; a known '
+                         'one is read, because it may change what the model computes, or it '
+                         'changes nothing')
+    fields = {name: value for name, value in unknown.items() if name not in ignored}
+    if not fields:
+        return
     listed = '\n'.join(f'  {quote(name)}: {show(value)}' for name, value in fields.items())
     flags = ' '.join(f'--ignore {shlex.quote(name)}' for name in fields)
-    return UsageError(f'{path}: these fields are not known, and may change what the model '
-                      f'computes:\n{listed}\nIf they do not, go on with\n'
-                      f'  {shlex.join(["lssar", *sys.argv[1:]])} {flags}')
+    raise UsageError(f'{path}: these fields are not known, and may change what the model '
+                     f'computes:\n{listed}\nIf they do not, go on with\n'
+                     f'  {shlex.join(["lssar", *sys.argv[1:]])} {flags}')
 
 
 ALWAYS = ('n_head', 'n_positions', 'attention', 'rope_theta', 'rope_layout')
@@ -97,14 +107,14 @@ def _from_model_args(arguments: Mapping[object, object], ignored: set[str],
                      path: str) -> JsonObject:
     """config.json fields that nanoGPT's model_args say.
 
-    Errors: CheckpointError for a key that is not known and not ignored.
+    Errors: UsageError for a key that is not known and not ignored.
     """
     recorded: JsonObject = {}
     unknown: JsonObject = {}
     for key, value in arguments.items():
         name = str(key)
         field = MODEL_ARGS.get(name, name)
-        if name in ignored or field is None or value is None and name == 'vocab_size':
+        if field is None or value is None and name == 'vocab_size':
             continue
         if name in ('p', 'phi') and isinstance(arguments.get('attention'), str):
             continue  # of attention
@@ -117,8 +127,7 @@ def _from_model_args(arguments: Mapping[object, object], ignored: set[str],
             recorded[field] = value
         else:
             unknown[name] = value
-    if unknown:
-        raise unknown_fields(f'{path}: model_args', unknown)
+    refuse_unknown(f'{path}: model_args', unknown, ignored)
     return recorded
 
 
@@ -191,6 +200,7 @@ def _read_torch(path: str, ignored: set[str]) -> Source:
     content = torch_file.load(path)
     if 'model' in content and 'model_args' in content:
         return _read_nanogpt(path, content, ignored)
+    refuse_unknown(path, {}, ignored)
     if 'net' in content and 'config' in content:
         return _read_training(path, content)
     for key in ('model', 'state_dict', 'model_state_dict'):
@@ -219,12 +229,15 @@ def _read_llmc(path: str) -> Source:
 def _read_gguf(path: str, ignored: set[str]) -> Source:
     file = GgufFile(path)
     name, architecture = gguf_source.architecture(file)
-    recorded, unknown = gguf_source.recorded(file, ignored)
-    if unknown:
-        raise unknown_fields(path, {key: file.fields[key] for key in unknown})
+    recorded, unknown = gguf_source.recorded(file)
+    refuse_unknown(path, {key: file.fields[key] for key in unknown}, ignored)
     if 'rope_freqs.weight' in file.entries and not (file.tensor('rope_freqs.weight') == 1).all():
         raise CheckpointError(f'{path}: has rope_freqs.weight, the rope scaling of Llama 3.1, '
                               f'which is not computed{gguf_source.ROPE_ADVICE}')
+    fixed, is_permuted = architecture.fixed, architecture.is_permuted
+    if is_permuted and 'partial_rotary_factor' in recorded:
+        # llama.cpp rotates neighbours. Only the whole head's can be put into two halves.
+        fixed, is_permuted = {**fixed, 'rope_layout': 'interleaved'}, False
     notes = [architecture.note] if architecture.note else []
     quantized = file.quantized_types
     if quantized:
@@ -235,8 +248,8 @@ def _read_gguf(path: str, ignored: set[str]) -> Source:
     except CheckpointError as error:
         raise CheckpointError(f'{path}: {error}') from None
     return Source(path, f'GGUF {name}', [path], file.tensors(), names.GGUF, recorded,
-                  architecture.fixed, (*ALWAYS, 'activation_function', 'layer_norm_epsilon'),
-                  notes=notes, is_permuted=architecture.is_permuted,
+                  fixed, (*ALWAYS, 'activation_function', 'layer_norm_epsilon'),
+                  notes=notes, is_permuted=is_permuted,
                   matrix_type='fp16' if quantized else None, tokenizer=tokenizer)
 
 
@@ -283,9 +296,9 @@ _LLAMA_MUST_BE = {'pretraining_tp': (1,), 'rope_interleaved': (False,), 'use_mro
 FAMILIES = {
     'gpt2': Family(
         names.GPT2,
-        {name: name for name in ('vocab_size', 'n_positions', 'n_embd', 'n_layer', 'n_head',
-                                 'n_inner', 'layer_norm_epsilon', 'tie_word_embeddings',
-                                 'activation_function')},
+        {**{name: name for name in ('vocab_size', 'n_positions', 'n_embd', 'n_layer', 'n_head',
+                                    'n_inner', 'layer_norm_epsilon', 'tie_word_embeddings',
+                                    'activation_function')}, 'n_ctx': 'n_positions'},
         {'activation_function': 'gelu_new', 'layer_norm_epsilon': 1e-5,
          'tie_word_embeddings': True},
         {**GPT2_BLOCK, 'attention': {'kind': 'softmax'}},
@@ -329,7 +342,9 @@ FAMILIES = {
          'hidden_size': 'n_embd', 'num_hidden_layers': 'n_layer', 'num_attention_heads': 'n_head',
          'intermediate_size': 'n_inner', 'layer_norm_eps': 'layer_norm_epsilon',
          'hidden_act': 'activation_function', 'rotary_emb_base': 'rope_theta',
-         'rotary_pct': 'partial_rotary_factor', 'use_parallel_residual': 'parallel_residual',
+         'rope_theta': 'rope_theta', 'rotary_pct': 'partial_rotary_factor',
+         'partial_rotary_factor': 'partial_rotary_factor',
+         'use_parallel_residual': 'parallel_residual',
          'tie_word_embeddings': 'tie_word_embeddings', 'attention_bias': 'attention_bias'},
         {'hidden_act': 'gelu', 'layer_norm_eps': 1e-5, 'rotary_emb_base': 10000,
          'rotary_pct': 0.25, 'use_parallel_residual': True, 'tie_word_embeddings': False,
@@ -348,7 +363,7 @@ HARMLESS = frozenset((
     'dtype', 'early_stopping', 'embd_pdrop', 'encoder_no_repeat_ngram_size',
     'exponential_decay_length_penalty', 'finetuning_task', 'forced_bos_token_id',
     'forced_eos_token_id', 'gradient_checkpointing', 'hidden_dropout', 'id2label',
-    'initializer_range', 'is_decoder', 'is_encoder_decoder', 'is_llama_config',
+    'initializer_range', 'is_decoder', 'is_llama_config',
     'keys_to_ignore_at_inference', 'label2id', 'length_penalty', 'linear_layout', 'mask_token_id',
     'max_length', 'max_window_layers', 'min_length', 'model_type', 'n_ctx', 'no_repeat_ngram_size',
     'num_beam_groups', 'num_beams', 'num_return_sequences', 'output_attentions',
@@ -357,11 +372,13 @@ HARMLESS = frozenset((
     'resid_pdrop', 'return_dict', 'return_dict_in_generate', 'sep_token_id', 'summary_activation',
     'summary_first_dropout', 'summary_proj_to_labels', 'summary_type', 'summary_use_proj',
     'suppress_tokens', 'task_specific_params', 'temperature', 'tf_legacy_loss',
-    'tie_encoder_decoder', 'tokenizer_class', 'top_k', 'top_p', 'torch_dtype', 'torchscript',
+    'tokenizer_class', 'top_k', 'top_p', 'torch_dtype', 'torchscript',
     'transformers.js_config', 'transformers_version', 'typical_p', 'unk_token_id',
     'unsloth_fixed', 'unsloth_version', 'use_bfloat16', 'use_cache'))
 # Fields that must have these values in every family.
-MUST_BE: Mapping[str, tuple[object, ...]] = {'add_cross_attention': (False,)}
+MUST_BE: Mapping[str, tuple[object, ...]] = {
+    'add_cross_attention': (False,), 'is_encoder_decoder': (False,),
+    'tie_encoder_decoder': (False,)}
 
 
 def _rope_scaling(value: object) -> object:
@@ -379,23 +396,37 @@ def _rope_scaling(value: object) -> object:
 
 
 def _without_rope_parameters(config: JsonObject, family: Family, path: str) -> JsonObject:
-    """The fields of transformers 5's rope_parameters under the names of transformers 4."""
+    """The fields of transformers 5's rope_parameters under the names of transformers 4.
+
+    Errors: CheckpointError for what is not computed, and for another value of the older names.
+    """
     config = dict(config)
-    rope = config.pop('rope_parameters', None)
-    if not isinstance(rope, dict):
+    given = config.pop('rope_parameters', None)
+    if given is None:
         return config
-    rope = dict(rope)
-    theirs = {ours: name for name, ours in family.fields.items()}
-    for ours in ('rope_theta', 'partial_rotary_factor'):
-        if ours in rope:
-            value = rope.pop(ours)
-            name = theirs.get(ours, ours)
-            if config.setdefault(name, value) != value:
-                raise CheckpointError(f'{path}: {name} is {config[name]!r}, but {value!r} in '
-                                      'rope_parameters; they must be equal')
-    # A factor without a type changes much: settings.check() refuses it.
-    if rope.get('rope_type', None if 'factor' in rope else 'default') != 'default':
-        config.setdefault('rope_scaling', rope)
+    if not isinstance(given, dict):
+        raise CheckpointError(f'{path}: rope_parameters is {show(given)}; must be an object')
+    for name, value in given.items():
+        if isinstance(value, dict):
+            raise CheckpointError(f'{path}: rope_parameters holds an object for {quote(name)}; '
+                                  'only one rotary embedding for all layers is computed')
+    rope = {name: value for name, value in given.items() if value is not None}
+    for name in ('rope_theta', 'partial_rotary_factor'):
+        value = rope.pop(name, None)
+        if value is None or value == 1 and name not in family.fields.values():
+            continue  # such a family rotates whole heads
+        if config.get(name) is None:
+            config[name] = value
+        elif config[name] != value:
+            raise CheckpointError(f'{path}: {name} is {config[name]!r}, but {value!r} in '
+                                  'rope_parameters; they must be equal')
+    # Without a type the others mean nothing: settings.check() refuses them.
+    older = config.get('rope_scaling')
+    if older is None:
+        config['rope_scaling'] = rope or None
+    elif rope and _rope_scaling(rope) != _rope_scaling(older):
+        raise CheckpointError(f'{path}: rope_scaling is {show(older)}, but rope_parameters is '
+                              f'{show(given)}; they must say the same')
     return config
 
 
@@ -418,6 +449,18 @@ def _eos(value: object, path: str) -> int | None:
     return value
 
 
+def _check_names(config: JsonObject, family: Family, path: str) -> None:
+    """Errors: CheckpointError where two names of one field have different values."""
+    names_of: dict[str, str] = {}
+    for name, field in family.fields.items():
+        if config.get(name) is None:
+            continue
+        first = names_of.setdefault(field, name)
+        if config[first] != config[name]:
+            raise CheckpointError(f'{path}: {first} is {show(config[first])}, but {name} is '
+                                  f'{show(config[name])}; they must be equal')
+
+
 def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
                        path: str) -> JsonObject:
     """config.json fields that a Hugging Face config says.
@@ -426,11 +469,12 @@ def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
     are not known.
     """
     config = _without_rope_parameters(config, family, path)
+    _check_names(config, family, path)
     recorded: JsonObject = {}
     unknown: JsonObject = {}
     for name, value in {**family.defaults, **config}.items():
         must_be = family.must_be.get(name, MUST_BE.get(name))
-        if value is None or name in HARMLESS or name in family.harmless or name in ignored:
+        if value is None or name in HARMLESS or name in family.harmless:
             continue
         if must_be is not None:
             if value not in must_be:
@@ -447,12 +491,11 @@ def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
                 raise CheckpointError(f'{path}: {name} is {value!r}; must be one of '
                                       f'{", ".join(ACTIVATIONS)}')
             recorded['activation_function'] = ACTIVATIONS[str(value)]
-        elif name in family.fields or name in FIELDS:
+        elif name in family.fields or name == 'bos_token_id':
             recorded[family.fields.get(name, name)] = value
         else:
             unknown[name] = value
-    if unknown:
-        raise unknown_fields(path, unknown)
+    refuse_unknown(path, unknown, ignored)
     recorded.update(_layers(config, family, recorded, path))
     return recorded
 
@@ -491,10 +534,11 @@ def _layers(config: JsonObject, family: Family, recorded: JsonObject, path: str)
 
     Errors: CheckpointError for what it does not compute.
     """
-    types = config.get('layer_types')
+    types, flag = config.get('layer_types'), config.get('use_sliding_window')
+    if flag is not None and not isinstance(flag, bool):
+        raise CheckpointError(f'{path}: use_sliding_window is {show(flag)}; must be true or false')
     if not family.window:
-        if config.get('use_sliding_window') or config.get('sliding_window') is not None and (
-                config.get('use_sliding_window') is not False):
+        if flag or flag is None and config.get('sliding_window') is not None:
             raise CheckpointError(f'{path}: sliding_window is {config.get("sliding_window")!r}; '
                                   'the code of this model_type has no window')
         if types is not None and any(each != 'full_attention' for each in _list(types, path)):
@@ -505,7 +549,7 @@ def _layers(config: JsonObject, family: Family, recorded: JsonObject, path: str)
     if type(count) is not int or not 1 <= count <= 1024:
         return {}  # settings.derive() says so
     nope = _nope_layers(config, count, path) if family.window == NOPE_LAYERS else []
-    is_used = family.window == ALL_LAYERS or config.get('use_sliding_window') is True
+    is_used = family.window == ALL_LAYERS or flag is True
     # transformers' default; null is no window
     absent = 0 if 'sliding_window' in config or family.window == NOPE_LAYERS else 4096
     length = _integer(config, 'sliding_window', 1, absent, path) if is_used else 0
@@ -589,9 +633,8 @@ def _read_directory(path: str, ignored: set[str]) -> Source:
                     if name in FIELDS and value is not None}
         unknown = {name: value for name, value in config.items()
                    if name not in FIELDS and name not in HARMLESS
-                   and name != 'ignored_fields' and name not in ignored}
-        if unknown:
-            raise unknown_fields(config_path, unknown)
+                   and name != 'ignored_fields'}
+        refuse_unknown(config_path, unknown, ignored)
         fixed: JsonObject = {'normalization': 'layer_norm', 'layer_norm_epsilon': 1e-5,
                              'embedding_norm': False, 'rope_layout': 'half',
                              'final_logit_softcapping': None}
@@ -621,6 +664,7 @@ def read(path: str, ignored: set[str]) -> Source:
         return _read_gguf(path, ignored)
     if start[:2] == b'PK' or path.endswith(('.pt', '.pth', '.ckpt')):
         return _read_torch(path, ignored)
+    refuse_unknown(path, {}, ignored)
     if llmc_file.is_llmc(start) or path.endswith('.bin') and start[:1] not in b'\x80':
         return _read_llmc(path)
     if path.endswith('.safetensors'):

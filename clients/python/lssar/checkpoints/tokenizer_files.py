@@ -19,9 +19,9 @@ SETS = (
 )
 # Encodings whose word pattern the server knows; the file does not have it.
 TIKTOKEN = ('gpt2', 'r50k_base', 'p50k_base', 'cl100k_base', 'o200k_base')
-CONFIG, TEMPLATE, GENERATION = ('tokenizer_config.json', 'chat_template.jinja',
-                                'generation_config.json')
-BESIDE = (CONFIG, TEMPLATE, GENERATION)
+CONFIG, TEMPLATE, ADDED = 'tokenizer_config.json', 'chat_template.jinja', 'added_tokens.json'
+BESIDE = (CONFIG, TEMPLATE, ADDED)
+GENERATION = 'generation_config.json'
 
 
 def _is_tiktoken(path: str) -> bool:
@@ -86,7 +86,8 @@ class Files:
 
 
 def read(folder: str, given: str | None) -> Files:
-    """The tokenizer, given or beside the source, with its settings and its chat template.
+    """The tokenizer, given or beside the source, with its settings and its chat template; and the
+    generation_config.json of the source, or else that beside the tokenizer.
 
     Errors: CheckpointError where the given path has none, or where two tokenizers disagree.
     """
@@ -94,9 +95,12 @@ def read(folder: str, given: str | None) -> Files:
     found = _find(folder, given)
     for path, ours in found.items():
         files.add(ours, path)
+    beside = os.path.dirname(next(iter(found))) if found else folder
+    for place in folder, beside:
+        if GENERATION not in files.contents and is_there(os.path.join(place, GENERATION)):
+            files.add(GENERATION, os.path.join(place, GENERATION))
     if not found:
         return files
-    beside = os.path.dirname(next(iter(found)))
     for name in BESIDE:
         if is_there(os.path.join(beside, name)):
             files.add(name, os.path.join(beside, name))
@@ -236,13 +240,22 @@ def _of_file(path: str) -> dict[str, str]:
 
 def num_tokens(files: Files) -> int | None:
     """One more than the largest id; None: not known. Errors: CheckpointError."""
-    if 'tokenizer.model' in files.contents:
-        return len(sentence_pieces(files.contents['tokenizer.model']))
     if 'tokenizer.json' in files.contents:
         tokens, _ = _tokens_of_json(files.json('tokenizer.json'), 'tokenizer.json')
         return max(tokens, default=-1) + 1
     ids = [i for i in files.json('vocab.json').values() if isinstance(i, int)]
-    return max(ids) + 1 if ids else None
+    if 'tokenizer.model' in files.contents:
+        ids = list(range(len(sentence_pieces(files.contents['tokenizer.model']))))
+        if not ids:
+            return 0
+    return max([*ids, *_added_ids(files)]) + 1 if ids else None
+
+
+def _added_ids(files: Files) -> list[int]:
+    """The ids that the files beside a vocabulary add to it. Errors: CheckpointError."""
+    decoder = files.json(CONFIG).get('added_tokens_decoder')
+    ids = [int(i) for i in decoder if i.isdecimal()] if isinstance(decoder, dict) else []
+    return ids + [i for i in files.json(ADDED).values() if isinstance(i, int)]
 
 
 def special_tokens(files: Files) -> tuple[dict[str, str], list[str]]:
@@ -258,7 +271,7 @@ def special_tokens(files: Files) -> tuple[dict[str, str], list[str]]:
             value = value.get('content')
         if isinstance(value, str):
             named[name] = value
-    others: list[str] = []
+    others = [token for token in files.json(ADDED) if token]
     entries: list[object] = []
     decoder = config.get('added_tokens_decoder')
     if isinstance(decoder, dict):
