@@ -250,7 +250,7 @@ void AddConnectionFlags(ArgumentParser* parser, ConnectionFlags* flags) {
       argument.Group(kGroup).Help("run the checkpoint in this directory, without a server");
       flags->model_option = argument;
     } else {
-      argument.Group("Only with --model");
+      argument.Group("Only with --model (or LSSAR_MAX_MODEL_LEN, and so on, in the environment)");
       flags->model_options.push_back(argument);
     }
   }

@@ -122,6 +122,15 @@ class HelpFormatter : public CLI::Formatter {
     return CLI::detail::find_and_replace(CLI::Formatter::make_help(app, name, mode), "\n\n\n",
                                          "\n\n");
   }
+
+  // Switches of the engine without "{false}" and their variables: they look as its other flags do.
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    return CLI::detail::find_and_replace(CLI::Formatter::make_option_name(option, is_positional),
+                                         "{false}", "");
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_type_size() == 0 ? "" : CLI::Formatter::make_option_opts(option);
+  }
 };
 
 void FillRoot(CLI::App* root) {

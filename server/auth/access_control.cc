@@ -101,8 +101,10 @@ absl::StatusOr<RequestLease> KeyUsage::AddRequest(int num_sequences, int priorit
   const std::lock_guard lock(mutex_);
   const ClientLimits& limits = client_limits_;
   if (priority > limits.max_priority) {
-    return absl::PermissionDeniedError(StrCat("priority = ", priority, " is over max-priority = ",
-                                              limits.max_priority, " of ", Description()));
+    // Over HTTP, as in vLLM, the lowest runs first.
+    return absl::PermissionDeniedError(StrCat("priority = ", priority, " (over HTTP ", -priority,
+                                              ") is over max-priority = ", limits.max_priority,
+                                              " of ", Description()));
   }
   if (limits.max_sequences > 0 && num_sequences > limits.max_sequences) {
     return absl::PermissionDeniedError(StrCat("n = ", num_sequences, " is over max-sequences = ",

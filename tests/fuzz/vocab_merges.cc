@@ -1,5 +1,6 @@
 // vocab.json and merges.txt; tokenizer.tiktoken and tokenizer_config.json.
 // Input   merges.txt, a NUL byte, pieces to add to a vocab.json that has all bytes
+//         "+", tokenizer_config.json, a NUL byte, added_tokens.json, beside such a vocab.json
 //         "=", lines to add to a tokenizer.tiktoken that has all bytes, a NUL byte,
 //         tokenizer_config.json
 //         without a NUL byte: vocab.json
@@ -21,13 +22,24 @@ std::string MakeByteLines() {
   return lines;
 }
 
+std::string MakeFolder(const std::string& name) {
+  std::string path = FuzzFolder() + "/" + name;
+  std::filesystem::create_directory(path);
+  return path;
+}
+
+void CheckTokensBeside(std::string_view config, std::string_view added) {
+  static const std::string folder = MakeFolder("beside");
+  WriteFuzzFile("beside/vocab.json", "{" + BytePieces() + ",\"th\":256}");
+  WriteFuzzFile("beside/merges.txt", "t h\n");
+  WriteFuzzFile("beside/tokenizer_config.json", config);
+  WriteFuzzFile("beside/added_tokens.json", added);
+  CheckTokenizerFiles(folder);
+}
+
 void CheckTiktoken(std::string_view lines, std::string_view config) {
   static const std::string byte_lines = MakeByteLines();
-  static const std::string folder = [] {
-    std::string path = FuzzFolder() + "/tiktoken";
-    std::filesystem::create_directory(path);
-    return path;
-  }();
+  static const std::string folder = MakeFolder("tiktoken");
   WriteFuzzFile("tiktoken/tokenizer.tiktoken", byte_lines + std::string(lines));
   WriteFuzzFile("tiktoken/tokenizer_config.json", config);
   CheckTokenizerFiles(folder);
@@ -38,6 +50,9 @@ void CheckTiktoken(std::string_view lines, std::string_view config) {
 LSSAR_FUZZ_TARGET(vocab_merges) {
   const std::string_view text = TextOf(bytes);
   const size_t nul = text.find('\0');
+  if (text.starts_with('+') && nul != text.npos) {
+    return CheckTokensBeside(text.substr(1, nul - 1), text.substr(nul + 1));
+  }
   if (text.starts_with('=') && nul != text.npos) {
     return CheckTiktoken(text.substr(1, nul - 1), text.substr(nul + 1));
   }

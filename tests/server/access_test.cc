@@ -186,7 +186,9 @@ TEST_F(AccessTest, SequencesAndPriorityOfAKeyAreBounded) {
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(generate(kUser).ok()) << "no call counts the one before";
   request.set_priority(1);
   EXPECT_EQ(generate(kUser).error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(generate(kUser).error_message(), "priority = 1 is over max-priority = 0 of key alice");
+  EXPECT_EQ(generate(kUser).error_message(),
+            "priority = 1 (over HTTP -1) is over "
+            "max-priority = 0 of key alice");
   EXPECT_TRUE(generate(kUser).error_details().empty()) << "no retry can pass";
   EXPECT_TRUE(generate(kAdmin).ok());
 }

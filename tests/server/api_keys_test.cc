@@ -361,9 +361,9 @@ TEST(KeyUsageTest, ThePriorityHasACeiling) {
   const auto usage = std::make_shared<KeyUsage>("192.0.2.1", /*is_key=*/false);
   usage->SetLimits({}, {.max_priority = 2});
   EXPECT_TRUE(usage->AddRequest(1, 2).ok());
-  EXPECT_EQ(
-      usage->AddRequest(1, 3).status(),
-      absl::PermissionDeniedError("priority = 3 is over max-priority = 2 of client 192.0.2.1"));
+  EXPECT_EQ(usage->AddRequest(1, 3).status(),
+            absl::PermissionDeniedError("priority = 3 (over HTTP -3) is over "
+                                        "max-priority = 2 of client 192.0.2.1"));
   usage->SetLimits({.max_priority = 3}, {.max_priority = 2});
   EXPECT_TRUE(usage->AddRequest(1, 3).ok()) << "the key's own limit";
 }
