@@ -240,11 +240,16 @@ void PrintFacts(const v1::GetInfoReply& reply, const ConnectionFlags& connection
                                          reply.tokenizer_hash()));
   PrintLine("chat", reply.has_chat_template() ? "has a template" : "no template");
   PrintLine("types", absl::StrFormat("weights %s, K/V %s", reply.dtype(), reply.kv_cache_dtype()));
-  PrintLine("pages", absl::StrFormat("%d free of %d, %d tokens each", reply.num_free_pages(),
-                                     reply.num_pages(), reply.page_size()));
-  PrintLine("requests", absl::StrFormat("%d running (at most %d), %d queued (at most %d)",
-                                        reply.num_running(), limits.max_num_seqs(),
-                                        reply.num_waiting(), limits.max_queued_requests()));
+  // Keys of role user see no load: no page is free, and none is in use.
+  const bool has_load = reply.num_free_pages() + reply.num_running() + reply.num_waiting() > 0;
+  PrintLine("pages", StrCat(has_load ? StrCat(reply.num_free_pages(), " free of ") : "",
+                            reply.num_pages(), ", ", reply.page_size(), " tokens each"));
+  PrintLine("requests",
+            has_load ? absl::StrFormat("%d running (at most %d), %d queued (at most %d)",
+                                       reply.num_running(), limits.max_num_seqs(),
+                                       reply.num_waiting(), limits.max_queued_requests())
+                     : absl::StrFormat("at most %d running, %d queued; keys of role admin see more",
+                                       limits.max_num_seqs(), limits.max_queued_requests()));
   PrintLine("limits", absl::StrFormat("%d tokens per step, messages of %d MiB, n %d, logprobs %d, "
                                       "stop strings %d",
                                       limits.max_num_batched_tokens(),

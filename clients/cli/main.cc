@@ -129,7 +129,8 @@ class HelpFormatter : public CLI::Formatter {
                                          "{false}", "");
   }
   std::string make_option_opts(const CLI::Option* option) const override {
-    return option->get_type_size() == 0 ? "" : CLI::Formatter::make_option_opts(option);
+    const bool is_switch = option->get_option_text().empty() && option->get_expected_min() == 0;
+    return is_switch ? "" : CLI::Formatter::make_option_opts(option);
   }
 };
 

@@ -136,7 +136,8 @@ void AddFlags(CLI::App& app, const std::vector<Flag>& flags) {
     const auto assign = [name = flag.name, variable,
                          assign = flag.assign](const std::string& value) {
       if (const absl::Status status = assign(value); !status.ok()) {
-        throw CLI::ValidationError(
+        // To a ValidationError of a switch CLI11 adds the name a second time.
+        throw CLI::ConversionError(
             StrCat("--", name, " (or ", variable, ") is \"", value, "\"; ", status.message()));
       }
     };

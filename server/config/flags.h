@@ -51,7 +51,7 @@ AssignFlag AssignChoice(std::vector<std::string> choices, std::function<void(siz
 // "max-model-len" -> "LSSAR_MAX_MODEL_LEN".
 std::string EnvironmentName(const std::string& flag_name);
 
-// Adds the flags and their environment variables. A bad value throws CLI::ValidationError.
+// Adds the flags and their environment variables. A bad value throws CLI::ConversionError.
 void AddFlags(CLI::App& app, const std::vector<Flag>& flags);
 
 // Sets the flags that neither the command line nor the environment has set, from a TOML file of

@@ -102,7 +102,7 @@ struct ServerOptions {
 
 // Adds the flags of ModelOptions (--model, --max-model-len, ...) with their environment variables
 // (LSSAR_MAX_MODEL_LEN, ...) to `app`. They write to `options`, which must outlive the parse. A
-// value out of range throws CLI::ValidationError, which CLI11 programs handle anyway.
+// value out of range throws CLI::ConversionError, which CLI11 programs handle anyway.
 void AddModelFlags(CLI::App& app, ModelOptions& options);
 
 // The parsed command line: serve, probe the running server, or print `text` and exit.

@@ -620,6 +620,10 @@ class UsageTest(unittest.TestCase):
         self.expect_usage("did you mean 'generate'?", 'genrate', 'x')
         self.expect_usage("did you mean '--lengths'?", 'passkey', '--length', '1K')
         self.expect_usage("unexpected argument 'river'", 'generate', 'The', 'river')
+        for flag, what in ('batch-invariant', 'true or false'), ('max-n', 'a whole number'):
+            variable = 'LSSAR_' + flag.upper().replace('-', '_')
+            self.expect_usage(f'lssar: --{flag} (or {variable}) is "banana"; it must be {what}',
+                              'info', f'--{flag}=banana', model=True)
         self.expect_usage('Usage: lssar')
         self.expect_usage('give one prompt', 'generate')
         self.expect_usage('exclude each other', 'info', '--server', 'localhost:1', model=True)
@@ -680,6 +684,7 @@ class UsageTest(unittest.TestCase):
             by_command = run_cli('help', command, model=False)
             by_flag = run_cli(command, '--help', model=False)
             self.assertEqual((by_command.returncode, by_command.stdout), (0, by_flag.stdout))
+            self.assertIn('  --batch-invariant,--no-batch-invariant\n', by_flag.stdout)
         self.assertEqual(run_cli('help', model=False).stdout,
                          run_cli('--help', model=False).stdout)
         self.expect_usage("unknown command 'genrate'; did you mean 'generate'?", 'help', 'genrate')
