@@ -259,21 +259,36 @@ json Activation(const json& name) {
   return name;
 }
 
-// transformers 4: rope_scaling beside rope_theta. transformers 5: rope_parameters, with rope_theta
-// and partial_rotary_factor among the others.
-void ReadRope(const json& given, const json& config, JsonFields* fields, json* ours) {
-  json scaling = given;
-  for (const char* const name : {"rope_theta", "partial_rotary_factor"}) {
-    const auto found = scaling.find(name);
-    if (found == scaling.end()) continue;
-    const json outside = config.value(name, json());
-    if (!outside.is_null() && outside != *found) {
-      fields->Fail(StrCat(name, " is ", QuoteJson(outside), ", but ", QuoteJson(*found),
+// Takes the fields out of transformers 5's rope_parameters that older configs have outside.
+// `names_of`: their names there, by ours.
+void TakeRopeFields(const Family& family, const json& config,
+                    const std::map<std::string, std::string>& names_of, json* rope,
+                    JsonFields* fields, json* ours) {
+  for (const std::string name : {"rope_theta", "partial_rotary_factor"}) {
+    const auto found = rope->find(name);
+    if (found == rope->end()) continue;
+    if (found->is_null()) {
+      rope->erase(found);
+      continue;
+    }
+    const auto outside = names_of.find(name);
+    if (outside != names_of.end() && config[outside->second] != *found) {
+      fields->Fail(StrCat(outside->second, " is ", QuoteJson(config[outside->second]), ", but ",
+                          name, " is ", QuoteJson(*found),
                           " in rope_parameters; they must be equal"));
     }
-    (*ours)[name] = *found;
-    scaling.erase(found);
+    if (std::ranges::find(family.names, name, &Name::ours) != family.names.end()) {
+      (*ours)[name] = *found;
+    } else if (*found != 1) {  // its code rotates whole heads
+      fields->Fail(StrCat("rope_parameters holds ", name, " ", QuoteJson(*found),
+                          ", which this model_type does not compute; it must be 1"));
+    }
+    rope->erase(found);
   }
+}
+
+// rope_scaling, or what is left of rope_parameters.
+void ReadRope(json scaling, const json& config, JsonFields* fields, json* ours) {
   if (!scaling.contains("rope_type") && !scaling.contains("type") && scaling.contains("factor")) {
     (*ours)["rope_scaling"] = scaling;  // refused for want of its type: a factor changes much
     return;
@@ -378,8 +393,9 @@ absl::StatusOr<json> FromHuggingFaceConfig(const json& config, std::string_view 
   if (!scaling.empty() && !parameters.empty() && scaling != parameters) {
     fields.Fail("rope_scaling and rope_parameters must be equal, or one of them absent");
   }
-  if (const json& rope = scaling.empty() ? parameters : scaling; rope.is_object()) {
-    ReadRope(rope, config, &fields, &ours);
+  if (json rope = scaling.empty() ? parameters : scaling; rope.is_object()) {
+    TakeRopeFields(family, config, names_of, &rope, &fields, &ours);
+    ReadRope(std::move(rope), config, &fields, &ours);
   }
   ReadLayers(config, family.window, &fields, &ours);
   RETURN_IF_ERROR(fields.status());

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
 #include "base/quote.h"
 #include "base/read_file.h"
@@ -88,12 +89,11 @@ absl::StatusOr<BpeVocabulary> ReadGpt2Files(const std::string& directory,
   builder.FindSymbols();
   RETURN_IF_ERROR(AddMergeLines(*merges, merges_path, &builder));
   RETURN_IF_ERROR(builder.AddSpecialTokens());
+  absl::flat_hash_set<int32_t> special_ids;
+  for (const AddedToken& token : builder.Get()->added_tokens) special_ids.insert(token.id);
   for (AddedToken& token : beside.tokens) {
-    const auto is_same = [&token](const AddedToken& other) {
-      return other.id == token.id && other.content == token.content;
-    };
-    if (token.id == kNoId || std::ranges::any_of(builder.Get()->added_tokens, is_same)) continue;
-    RETURN_IF_ERROR(builder.AddToken(std::move(token)));
+    const bool is_known = special_ids.contains(token.id) && builder.IdOf(token.content) == token.id;
+    if (token.id != kNoId && !is_known) RETURN_IF_ERROR(builder.AddToken(std::move(token)));
   }
   builder.Get()->pre_tokenizer.push_back({.pattern = std::string(kGpt2Pattern)});
   return std::move(builder).Finish(HashOfFiles({vocab, *merges}));

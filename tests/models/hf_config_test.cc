@@ -147,7 +147,13 @@ TEST(HfConfigTest, Rejections) {
   EXPECT_THAT(rope({{"full_attention", {{"rope_type", "default"}, {"rope_theta", 5e5}}}}),
               HasSubstr("holds \"full_attention\""));
   EXPECT_THAT(with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}),
-              HasSubstr("rope_theta is 100000, but 500000.0 in rope_parameters"));
+              HasSubstr("rope_theta is 100000, but rope_theta is 500000.0 in rope_parameters"));
+  EXPECT_THAT(rope({{"rope_type", "default"}, {"rope_theta", 5e5}, {"partial_rotary_factor", 0.5}}),
+              HasSubstr("partial_rotary_factor 0.5, which this model_type does not compute"));
+  json whole = Smol();
+  whole.erase("rope_theta");
+  whole["rope_parameters"] = {{"rope_theta", 5e5}, {"partial_rotary_factor", 1.0}};
+  EXPECT_TRUE(ParseConfig(whole.dump(), "config.json").ok());
   json two = Smol();
   two["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
   two["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}};
@@ -173,6 +179,10 @@ TEST(HfConfigTest, TwoNamesOfOneField) {
   EXPECT_THAT(Rejection(neox),
               HasSubstr("rope_theta is 100000, but rotary_emb_base is 500; they must be equal"));
   neox["rope_theta"] = 500;
+  json partial = neox;
+  partial.update({{"rotary_pct", 0.5}, {"rope_parameters", {{"partial_rotary_factor", 0.25}}}});
+  EXPECT_THAT(Rejection(partial),
+              HasSubstr("rotary_pct is 0.5, but partial_rotary_factor is 0.25 in rope_parameters"));
   EXPECT_TRUE(ParseConfig(neox.dump(), "config.json").ok());
 }
 
