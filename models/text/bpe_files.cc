@@ -148,21 +148,15 @@ absl::Status AddRankLines(std::string_view text, const std::string& path,
 // What a tokenizer.tiktoken does not say.
 absl::Status ReadTiktokenConfig(const std::string& directory, std::string* pattern,
                                 VocabularyBuilder* builder) {
-  const std::string path = directory + "/tokenizer_config.json";
-  const absl::StatusOr<std::string> text = ReadWholeFile(path);
-  if (absl::IsNotFound(text.status())) {
-    return absl::InvalidArgumentError(
-        StrCat(directory, "/tokenizer.tiktoken needs ", path, " with a tiktoken_pattern"));
+  ASSIGN_OR_RETURN(TokensBeside beside, ReadTokensBeside(directory));
+  if (beside.tiktoken_pattern.empty()) {
+    return absl::InvalidArgumentError(StrCat(directory, "/tokenizer.tiktoken needs ", directory,
+                                             "/tokenizer_config.json with a tiktoken_pattern"));
   }
-  RETURN_IF_ERROR(text.status());
-  ASSIGN_OR_RETURN(const json parsed, ParseJson(*text, path));
-  JsonFields fields(parsed, path);
-  *pattern = fields.Text("tiktoken_pattern");
+  *pattern = std::move(beside.tiktoken_pattern);
   for (const Encoding& encoding : Encodings()) {
     if (*pattern == encoding.name) *pattern = encoding.pattern;
   }
-  RETURN_IF_ERROR(fields.status());
-  ASSIGN_OR_RETURN(TokensBeside beside, ReadTokensBeside(directory));
   for (AddedToken& token : beside.tokens) {
     if (token.id != kNoId) RETURN_IF_ERROR(builder->AddToken(std::move(token)));
   }

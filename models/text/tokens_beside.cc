@@ -55,6 +55,7 @@ absl::StatusOr<TokensBeside> ReadTokensBeside(const std::string& directory) {
     JsonFields fields(config, config_path);
     const json* const decoder = fields.Object("added_tokens_decoder");
     beside.tokenizer_class = fields.Text("tokenizer_class", "");
+    beside.tiktoken_pattern = fields.Text("tiktoken_pattern", "");
     if (fields.Has("add_prefix_space")) {
       beside.add_prefix_space = fields.Bool("add_prefix_space", false);
     }

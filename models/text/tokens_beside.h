@@ -15,8 +15,10 @@ struct TokensBeside {
   // added_tokens_decoder of tokenizer_config.json, and added_tokens.json; and its bos_token and so
   // on, which have no id there: kNoId.
   std::vector<AddedToken> tokens = {};
-  std::string tokenizer_class = {};  // of tokenizer_config.json; empty: it does not say
+  // The rest is what tokenizer_config.json says; empty: nothing.
+  std::string tokenizer_class = {};
   std::optional<bool> add_prefix_space = {};
+  std::string tiktoken_pattern = {};
 };
 
 // Files that are absent say nothing.

@@ -49,8 +49,12 @@ absl::StatusOr<std::vector<SubRequest>> GenerateMethod::Parse() {
   for (size_t i = 0; i < prompts.size(); ++i) {
     last_parsed_ = int(i);
     RETURN_IF_ERROR(Context().CheckStop());
+    if (i > 0) {  // they are the first one's: read once, and shared
+      prompts[i].clear_attention_override();
+      prompts[i].clear_steering();
+    }
     ASSIGN_OR_RETURN(SubRequest item, ParsePrompt(prompts[i]));
-    if (i > 0) {  // their own are equal
+    if (i > 0) {
       item.request.attention = items.front().request.attention;
       item.request.steering = items.front().request.steering;
     }

@@ -82,6 +82,14 @@ class OverrideTest(unittest.TestCase):
         # Cached pages of the one function are not those of the other.
         self.assertEqual(results(server.post("/v1/score", SCORE)), results(own["/v1/score"]))
 
+    def test_every_prompt_of_a_call_has_it(self) -> None:
+        body = {**REQUESTS["/v1/completions"], "attention_override": {"p": 5}}
+        prompts = [PROMPT, "The river", "The old house"]
+        together = server.post("/v1/completions", {**body, "prompt": prompts})["choices"]
+        for prompt, choice in zip(prompts, together, strict=True):
+            [alone] = server.post("/v1/completions", {**body, "prompt": prompt})["choices"]
+            self.assertEqual({**choice, "index": 0}, alone)
+
     def test_replies_fit_the_description(self) -> None:
         for path, body in REQUESTS.items():
             with self.subTest(path):

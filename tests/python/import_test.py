@@ -1483,8 +1483,7 @@ class OutputTest(Folder):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # where the command does not set it
 
         def stopped(*_):
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(1)
+            signal.raise_signal(signal.SIGTERM)  # this thread's: it is handled at once
             raise AssertionError('went on')
 
         with unittest.mock.patch.object(tensor_file, 'write', stopped):
