@@ -25,16 +25,6 @@ bool IsServerError(absl::StatusCode code) {
   }
 }
 
-std::string OperationOf(CallKind kind, bool is_chat) {
-  switch (kind) {
-    case CallKind::kGenerate: return is_chat ? "chat" : "text_completion";
-    case CallKind::kScore: return "score";
-    case CallKind::kEmbed: return "embeddings";
-    case CallKind::kCapture: return "capture_attention";
-  }
-  return "";
-}
-
 class Attributes {
  public:
   explicit Attributes(Span* span) : list_(span->attributes) {}
@@ -69,7 +59,8 @@ void AddPort(const TracedCall& call, Span* span) {
 
 void AddModel(const TracedCall& call, Span* span) {
   Attributes attributes(span);
-  attributes.Add("gen_ai.operation.name", OperationOf(*call.kind, call.is_chat));
+  attributes.Add("gen_ai.operation.name",
+                 call.is_chat ? "chat" : kCallKindNames[size_t(*call.kind)].operation);
   attributes.Add("gen_ai.provider.name", "lssar");
   attributes.Add("gen_ai.request.model", call.asked_model);
   attributes.Add("gen_ai.response.model", call.model);

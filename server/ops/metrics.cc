@@ -166,7 +166,7 @@ std::map<std::string, int64_t> NonZero(
 // The label finished_reason of a successful call.
 std::string LabelOf(const CallEnd& end) {
   if (end.kind == CallKind::kGenerate) return FinishName(end.finish.value());
-  return kFinishedLabels[size_t(end.kind)];
+  return kCallKindNames[size_t(end.kind)].finished;
 }
 
 }  // namespace
@@ -211,7 +211,10 @@ void Metrics::AddCounters() {
               "Successful Generate, Score, Embed and CaptureAttention calls, by the finish "
               "reason of the choice that finished last.")
           .Register(*registry_);
-  std::vector<std::string> names(kFinishedLabels.begin() + 1, kFinishedLabels.end());
+  std::vector<std::string> names;
+  for (size_t kind = size_t(CallKind::kGenerate) + 1; kind < kCallKindNames.size(); ++kind) {
+    names.emplace_back(kCallKindNames.at(kind).finished);
+  }
   for (const FinishReason reason :
        {FinishReason::kEos, FinishReason::kStopString, FinishReason::kStopId, FinishReason::kLength,
         FinishReason::kComplete, FinishReason::kDeadEnd}) {

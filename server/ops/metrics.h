@@ -29,8 +29,16 @@ std::string FinishName(FinishReason finish);
 // The kinds of calls that run on the engine.
 enum class CallKind : uint8_t { kGenerate, kScore, kEmbed, kCapture };
 
-// The label finished_reason of a successful call, by kind. Generate's is its finish reason.
-inline constexpr std::array<const char*, 4> kFinishedLabels = {"", "SCORE", "EMBED", "CAPTURE"};
+// What metrics and spans call a kind.
+struct CallKindNames {
+  const char* finished;   // finished_reason of a successful call; Generate's is its finish reason
+  const char* operation;  // gen_ai.operation.name; that of a chat is "chat"
+};
+// By CallKind.
+inline constexpr std::array<CallKindNames, 4> kCallKindNames = {{{"", "text_completion"},
+                                                                 {"SCORE", "score"},
+                                                                 {"EMBED", "embeddings"},
+                                                                 {"CAPTURE", "capture_attention"}}};
 
 // How such a call ended.
 struct CallEnd {
