@@ -108,11 +108,11 @@ Value RequireChoice(std::string_view name, const std::array<Choice<Value>, num_c
   if (!fields->Has(name)) {
     fields->Fail(StrCat(name, " is missing; models differ in it: it must be one of ", names));
   }
-  const std::string given = fields->Text(name, "");
+  const std::string value = fields->Text(name, "");
   for (const Choice<Value>& choice : choices) {
-    if (choice.name == given) return choice.value;
+    if (choice.name == value) return choice.value;
   }
-  fields->Fail(StrCat(name, " is \"", given, "\", must be one of ", names));
+  fields->Fail(StrCat(name, " is \"", value, "\", must be one of ", names));
   return choices.front().value;
 }
 
@@ -126,7 +126,7 @@ Value ReadChoice(std::string_view name, const std::array<Choice<Value>, num_choi
 // The attention object is closed: an unknown field there could mean another function.
 absl::StatusOr<AttentionSpec> ParseAttention(const json& object, const std::string& source) {
   JsonFields fields(object, source);
-  fields.RefuseOthers({"kind", "p", "phi", "window"});
+  fields.RejectOthers({"kind", "p", "phi", "window"});
   AttentionSpec spec;
   const std::string name = fields.Text("kind");
   RETURN_IF_ERROR(fields.status());
@@ -233,14 +233,14 @@ absl::Status ReadRopeScaling(const json& object, std::string_view source, ModelC
   };
   const int64_t trained = config->max_position_embeddings;
   if (type == "dynamic") {
-    fields.RefuseOthers({"type", "rope_type", "factor"});
+    fields.RejectOthers({"type", "rope_type", "factor"});
     config->dynamic_ntk_factor = read_factor();
   } else if (type == "linear") {
-    fields.RefuseOthers({"type", "rope_type", "factor"});
+    fields.RejectOthers({"type", "rope_type", "factor"});
     scaling.kind = Kind::kLinear;
     scaling.factor = read_factor();
   } else if (type == "llama3") {
-    fields.RefuseOthers({"type", "rope_type", "factor", "low_freq_factor", "high_freq_factor",
+    fields.RejectOthers({"type", "rope_type", "factor", "low_freq_factor", "high_freq_factor",
                          "original_max_position_embeddings"});
     scaling.kind = Kind::kLlama3;
     scaling.factor = read_factor();
@@ -251,7 +251,7 @@ absl::Status ReadRopeScaling(const json& object, std::string_view source, ModelC
       fields.Fail("low_freq_factor must be below high_freq_factor");
     }
   } else if (type == "yarn") {
-    fields.RefuseOthers({"type", "rope_type", "factor", "original_max_position_embeddings",
+    fields.RejectOthers({"type", "rope_type", "factor", "original_max_position_embeddings",
                          "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
                          "truncate"});
     scaling.kind = Kind::kYarn;
@@ -267,7 +267,7 @@ absl::Status ReadRopeScaling(const json& object, std::string_view source, ModelC
     // The logarithm of the base divides.
     if (config->rope_theta <= 1) fields.Fail("type yarn needs a rope_theta above 1");
   } else if (type == "longrope") {
-    fields.RefuseOthers({"type", "rope_type", "factor", "original_max_position_embeddings",
+    fields.RejectOthers({"type", "rope_type", "factor", "original_max_position_embeddings",
                          "attention_factor", "short_factor", "long_factor"});
     scaling.kind = Kind::kLongRope;
     scaling.original_length = read_length(trained);
@@ -278,9 +278,9 @@ absl::Status ReadRopeScaling(const json& object, std::string_view source, ModelC
     scaling.short_factors = ReadRopeFactors("short_factor", num_pairs, &fields);
     scaling.long_factors = ReadRopeFactors("long_factor", num_pairs, &fields);
     scaling.factor = double(trained) / std::max(scaling.original_length, 1.0);
-    const double given = fields.Positive("factor", kMaxNtkFactor, scaling.factor);
+    const double factor = fields.Positive("factor", kMaxNtkFactor, scaling.factor);
     const double computed =
-        given <= 1 ? 1 : std::sqrt(1 + std::log(given) / std::log(scaling.original_length));
+        factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(scaling.original_length));
     scaling.attention_factor = fields.Positive("attention_factor", kMaxRopeFactor, computed);
   } else {
     fields.Fail(
@@ -294,7 +294,7 @@ absl::Status ReadRopeScaling(const json& object, std::string_view source, ModelC
 absl::StatusOr<ModelConfig::QkNorm> ParseQkNorm(const json& object, std::string_view source,
                                                 float default_epsilon) {
   JsonFields fields(object, StrCat(source, ": qk_norm"));
-  fields.RefuseOthers({"kind", "position", "weight", "bias", "epsilon"});
+  fields.RejectOthers({"kind", "position", "weight", "bias", "epsilon"});
   ModelConfig::QkNorm norm;
   norm.kind = RequireChoice("kind", kNorms, &fields);
   norm.after_rotary = RequireChoice("position", kQkNormPositions, &fields);

@@ -163,7 +163,7 @@ class Loader {
     return head;
   }
 
-  void RefuseUnexpected() {
+  void RejectUnexpected() {
     for (const std::string& name : source_.Unused()) {
       const TensorView& tensor = *file_.Find(name);
       FailAt(name, StrCat("is unexpected: ", NameOf(tensor.type), " ", Show(tensor.shape),
@@ -410,7 +410,7 @@ absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelCon
   weights.final_norm = loader.LoadFinalNorm();
   weights.untied_head = loader.LoadUntiedHead();
   weights.regression_head = loader.LoadRegressionHead();
-  loader.RefuseUnexpected();
+  loader.RejectUnexpected();
   RETURN_IF_ERROR(loader.status());
   weights.num_parameters = loader.NumParameters();
   return weights;

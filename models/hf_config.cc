@@ -359,9 +359,9 @@ absl::StatusOr<json> FromHuggingFaceConfig(const json& config, std::string_view 
     const auto own = std::ranges::find_if(family.names, is_named);
     if (common != std::end(kCommon) || own != family.names.end()) {
       const std::string field(common != std::end(kCommon) ? common->ours : own->ours);
-      const auto [given, is_first] = names_of.emplace(field, name);
-      if (!is_first && config[given->second] != value) {
-        fields.Fail(StrCat(given->second, " is ", QuoteJson(config[given->second]), ", but ", name,
+      const auto [first, is_first] = names_of.emplace(field, name);
+      if (!is_first && config[first->second] != value) {
+        fields.Fail(StrCat(first->second, " is ", QuoteJson(config[first->second]), ", but ", name,
                            " is ", QuoteJson(value), "; they must be equal"));
       }
       ours[field] = field == "activation_function" ? Activation(value) : value;

@@ -223,7 +223,7 @@ const json* JsonFields::Array(std::string_view name) {
   return value != nullptr && value->is_array() ? value : nullptr;
 }
 
-void JsonFields::RefuseOthers(std::initializer_list<std::string_view> known) {
+void JsonFields::RejectOthers(std::initializer_list<std::string_view> known) {
   if (!object_.is_object()) return;
   for (const auto& [name, value] : object_.items()) {
     bool is_known = false;

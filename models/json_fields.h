@@ -66,7 +66,7 @@ class JsonFields {
   const nlohmann::json* Array(std::string_view name);
 
   // Fails if there is a field that is not in `known`.
-  void RefuseOthers(std::initializer_list<std::string_view> known);
+  void RejectOthers(std::initializer_list<std::string_view> known);
   // Sets the error unless one is set. The message is "SOURCE: PROBLEM".
   void Fail(std::string_view problem);
 

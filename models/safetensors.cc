@@ -39,7 +39,7 @@ constexpr std::array<std::pair<TensorType, std::string_view>, 7> kTypes{{
     {TensorType::kU8, "U8"},
 }};
 
-absl::Status Refuse(std::string_view source, std::string_view problem) {
+absl::Status RejectFile(std::string_view source, std::string_view problem) {
   return absl::InvalidArgumentError(StrCat(source, ": ", problem));
 }
 
@@ -54,18 +54,18 @@ std::optional<TensorType> ParseType(std::string_view name) {
 absl::StatusOr<std::string_view> HeaderText(std::span<const std::byte> file,
                                             std::string_view source) {
   if (file.size() < kLengthBytes) {
-    return Refuse(source, StrCat("truncated: ", file.size(),
-                                 " bytes, the header's length alone takes ", kLengthBytes));
+    return RejectFile(source, StrCat("truncated: ", file.size(),
+                                     " bytes, the header's length alone takes ", kLengthBytes));
   }
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) length |= uint64_t(file[i]) << (8 * i);
   if (length > kMaxSafetensorsHeaderBytes) {
-    return Refuse(source, StrCat("header length is ", length, " bytes, must be at most ",
-                                 kMaxSafetensorsHeaderBytes));
+    return RejectFile(source, StrCat("header length is ", length, " bytes, must be at most ",
+                                     kMaxSafetensorsHeaderBytes));
   }
   if (length > file.size() - kLengthBytes) {
-    return Refuse(source, StrCat("header length is ", length, " bytes, but only ",
-                                 file.size() - kLengthBytes, " follow in the file"));
+    return RejectFile(source, StrCat("header length is ", length, " bytes, but only ",
+                                     file.size() - kLengthBytes, " follow in the file"));
   }
   return std::string_view(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
 }
@@ -97,7 +97,7 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& obje
                                        size_t tensors_start, size_t file_bytes,
                                        std::string_view source) {
   JsonFields fields(object, StrCat(source, ": tensor \"", ShortName(name), "\""));
-  fields.RefuseOthers({"dtype", "shape", "data_offsets"});
+  fields.RejectOthers({"dtype", "shape", "data_offsets"});
   TensorEntry entry{.name = name};
   const std::string dtype = fields.Text("dtype");
   std::optional<std::vector<int64_t>> shape = ReadNumbers(fields.Array("shape"));
@@ -147,17 +147,18 @@ absl::Status CheckCover(const std::vector<TensorEntry>& entries, size_t tensors_
   size_t at = tensors_start;
   for (const TensorEntry& entry : entries) {
     if (entry.begin != at) {
-      return Refuse(source,
-                    StrCat("tensor \"", ShortName(entry.name), "\" ",
-                           entry.begin < at ? "overlaps the tensor before it: " : "leaves a gap: ",
-                           "it starts at byte ", entry.begin - tensors_start, ", must start at ",
-                           at - tensors_start));
+      return RejectFile(
+          source, StrCat("tensor \"", ShortName(entry.name), "\" ",
+                         entry.begin < at ? "overlaps the tensor before it: " : "leaves a gap: ",
+                         "it starts at byte ", entry.begin - tensors_start, ", must start at ",
+                         at - tensors_start));
     }
     at = entry.end;
   }
   if (at != file_bytes) {
-    return Refuse(source, StrCat("the tensors end at byte ", at - tensors_start, " of ",
-                                 file_bytes - tensors_start, ": the rest belongs to no tensor"));
+    return RejectFile(source,
+                      StrCat("the tensors end at byte ", at - tensors_start, " of ",
+                             file_bytes - tensors_start, ": the rest belongs to no tensor"));
   }
   return absl::OkStatus();
 }

@@ -12,8 +12,8 @@ namespace lssar {
 namespace {
 
 // Prompt tokens of the request's longest sequence, at least one. More continuations of a score
-// request do not make the others wait for longer: it takes turns with them
-// (Scheduler::TakeNewTurn).
+// request do not make the others wait for longer: it yields to them
+// (Scheduler::YieldAfterQuantum).
 int64_t NumQueuedTokens(const Request& request) {
   size_t longest = 0;
   if (const ScoreParams* const score = request.Score()) {

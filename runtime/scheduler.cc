@@ -155,15 +155,16 @@ void TokenBudget::Share(std::span<const RequiredTokens> sequences, std::vector<i
                      : std::numeric_limits<int64_t>::max();
       for (const int i : own) {
         const RequiredTokens& sequence = sequences[size_t(i)];
-        int& given = (*num_tokens)[size_t(i)];
+        int& num_scheduled = (*num_tokens)[size_t(i)];
         const bool is_prompt = sequence.num_pending > 1;
         if (is_prompt && num_prefills_left-- <= 0) break;
         const int64_t limit = is_prompt ? std::min(budget, prompt_budget)
                                         : budget - (is_part && has_prompt ? part / 2 : 0);
         int64_t left = limit;
-        const int chunk = TakeTokens(sequence.first_position + given, is_part && limit > 0 ? 1 : 0,
-                                     std::min(sequence.num_pending - given, num_left), &left);
-        given += chunk;
+        const int chunk =
+            TakeTokens(sequence.first_position + num_scheduled, is_part && limit > 0 ? 1 : 0,
+                       std::min(sequence.num_pending - num_scheduled, num_left), &left);
+        num_scheduled += chunk;
         num_left -= chunk;
         budget -= limit - left;
         step -= limit - left;
@@ -650,7 +651,7 @@ void Scheduler::Complete(const ScheduledSequence& scheduled, Clock::time_point n
   const int num_generated = sequence->task->NumGenerated();
   const auto num_draft = int(sequence->draft.size());
   sequence->num_computed_tokens += scheduled.num_tokens - num_draft;
-  group->num_turn_tokens += scheduled.num_tokens;
+  group->num_quantum_tokens += scheduled.num_tokens;
   if (!group->prefilled_at && sequence->num_computed_tokens >= int(group->request.prompt.size())) {
     group->prefilled_at = now;
   }
@@ -661,7 +662,7 @@ void Scheduler::Complete(const ScheduledSequence& scheduled, Clock::time_point n
   sequence->task->Advance(sequence);
   if (sequence->num_computed_tokens < num_computed) {
     Truncate(group, sequence);
-    TakeNewTurn(group, now);
+    YieldAfterQuantum(group, now);
   }
   const int num_sampled = sequence->task->NumGenerated() - num_generated;
   totals_.num_generated_tokens += num_sampled;
@@ -670,10 +671,10 @@ void Scheduler::Complete(const ScheduledSequence& scheduled, Clock::time_point n
   if (sequence->IsDone()) FreePages(sequence);
 }
 
-void Scheduler::TakeNewTurn(SequenceGroup* group, Clock::time_point now) {
-  if (group->num_turn_tokens < options_.max_num_batched_tokens) return;
-  group->num_turn_tokens = 0;
-  group->new_turn_at = now;
+void Scheduler::YieldAfterQuantum(SequenceGroup* group, Clock::time_point now) {
+  if (group->num_quantum_tokens < options_.max_num_batched_tokens) return;
+  group->num_quantum_tokens = 0;
+  group->yielded_at = now;
   const auto at = std::ranges::find(running_, group, &std::unique_ptr<SequenceGroup>::get);
   const auto to =
       std::ranges::upper_bound(at + 1, running_.end(), group->EffectiveArrivalTime(), {},

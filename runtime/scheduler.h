@@ -158,8 +158,8 @@ class Scheduler {
  private:
   // The first `num_accepted` draft tokens became tokens of the sequence, or its last ones.
   void CompleteDraft(SequenceGroup* group, Sequence* sequence, int num_accepted);
-  // Moves `group` behind the running requests that arrived before `now`, if its turn is over.
-  void TakeNewTurn(SequenceGroup* group, Clock::time_point now);
+  // Moves `group` behind the running requests that arrived before `now`, if its quantum is used up.
+  void YieldAfterQuantum(SequenceGroup* group, Clock::time_point now);
   bool UsesPrefixCache(const Request& request) const;
   bool IsAnyPreempted() const;
   // Available pages that running sequences do not need soon.

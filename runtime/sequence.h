@@ -99,17 +99,17 @@ struct SequenceGroup {
   int num_draft_tokens = 0;
   int num_accepted_tokens = 0;
   std::optional<Clock::time_point> admitted_at, prefilled_at;
-  // A score request that has computed a step's worth of tokens takes a new turn with its next
-  // continuation, behind the requests that have arrived by then: they do not wait for all of its
-  // continuations.
-  std::optional<Clock::time_point> new_turn_at;
-  int64_t num_turn_tokens = 0;  // computed in this turn
+  // The quantum of a score request is a step's worth of tokens (max_num_batched_tokens). Beyond it
+  // the request yields before its next continuation to the requests that have arrived by then: they
+  // do not wait for all of its continuations.
+  std::optional<Clock::time_point> yielded_at;
+  int64_t num_quantum_tokens = 0;  // computed in this quantum
 
   // The order in which requests run: priority and waiting in one number that does not change while
   // they wait, as if a request of higher priority had arrived that much earlier. Smaller runs
   // first.
   Clock::time_point EffectiveArrivalTime() const {
-    return new_turn_at.value_or(arrival_time) - request.priority * limits::kWaitPerPriority;
+    return yielded_at.value_or(arrival_time) - request.priority * limits::kWaitPerPriority;
   }
   // CANCELLED or DEADLINE_EXCEEDED if the request should end with it now; else OK.
   absl::Status AbortStatus(Clock::time_point now) const;

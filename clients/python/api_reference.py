@@ -21,7 +21,7 @@ SECTIONS = [
     ('Clients', ['Client', 'AsyncClient', 'Stream', 'AsyncStream', 'Retry', 'Tls', 'LssarError']),
     ('Arguments', ['Text', 'TokenIds', 'IntArray', 'Prompt', 'Chat', 'Message', 'ScoreItem',
                    'JsonSchema', 'HasJsonSchema']),
-    ('Options', ['CallOptions', 'SharingOptions', 'AttentionOverride', 'AttentionPower',
+    ('Options', ['CallOptions', 'SchedulingOptions', 'AttentionOverride', 'AttentionPower',
                  'AttentionPowerStep', 'Steering', 'SamplingOptions', 'GenerateOptions',
                  'ScoreOptions', 'EmbedOptions', 'AttentionOptions']),
     ('Results', ['Generation', 'Delta', 'Token', 'Started', 'Finished', 'Usage', 'Timings',

@@ -153,19 +153,19 @@ bool PackBlock(const RowBlock& block, DType stored, std::byte* to) {
     CopyInt4(block, column, to);
     return true;
   }
-  float values[kBlockCols];
-  block.Widen(values);
-  const std::span<const float> given(values, size_t(block.num_cols));
+  float widened[kBlockCols];
+  block.Widen(widened);
+  const std::span<const float> values(widened, size_t(block.num_cols));
   switch (stored) {
     case DType::kF32: {
       auto* to_floats = reinterpret_cast<float*>(to) + column;
-      for (size_t k = 0; k < given.size(); ++k) to_floats[k * kPanelN] = given[k];
+      for (size_t k = 0; k < values.size(); ++k) to_floats[k * kPanelN] = values[k];
       return true;
     }
     case DType::kF16:
-    case DType::kBF16: return StoreBits(given, stored, to_bits);
-    case DType::kI8: return StoreInt8(given, column, to);
-    case DType::kI4: return StoreInt4(given, column, to);
+    case DType::kBF16: return StoreBits(values, stored, to_bits);
+    case DType::kI8: return StoreInt8(values, column, to);
+    case DType::kI4: return StoreInt4(values, column, to);
     case DType::kFx16: break;  // no type of weights
   }
   LSSAR_CHECK(false);

@@ -20,7 +20,7 @@ class ChatRolesReader {
       : object_(object), source_(std::move(source)), fields_(object, source_) {}
 
   absl::StatusOr<ChatRoles> Read(std::string_view template_sha256) {
-    fields_.RefuseOthers({"version", "template_sha256", "start", "no_system", "system", "user",
+    fields_.RejectOthers({"version", "template_sha256", "start", "no_system", "system", "user",
                           "assistant", "last", "generation_prompt", "end", "next", "generate_after",
                           "end_after", "stop_strings"});
     fields_.Int("version", 1, 1);
@@ -98,10 +98,10 @@ class ChatRolesReader {
   ChatRoles::Row ReadRow(const json& object, const std::string& where, bool is_system) {
     JsonFields fields(object, StrCat(source_, ": ", where));
     if (is_system) {
-      fields.RefuseOthers({"prefix", "suffix", "strip_left", "strip_right", "drop_through",
+      fields.RejectOthers({"prefix", "suffix", "strip_left", "strip_right", "drop_through",
                            "strip_dropped", "placement", "user"});
     } else {
-      fields.RefuseOthers(
+      fields.RejectOthers(
           {"prefix", "suffix", "strip_left", "strip_right", "drop_through", "strip_dropped"});
     }
     ChatRoles::Row row{.prefix = fields.Text("prefix"),

@@ -70,7 +70,7 @@ bool Has(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-absl::Status Refused(std::string_view problem, std::string_view path) {
+absl::Status Rejected(std::string_view problem, std::string_view path) {
   return absl::InvalidArgumentError(
       Shorten(StrCat(problem, " (at ", Quote(path.empty() ? "#" : path), ")"), kMaxReasonBytes));
 }
@@ -133,7 +133,7 @@ class SchemaReader {
   // A schema is changed before its subschemas are read: a change moves them.
   absl::Status ReadSchema(Json* schema, const std::string& path) {
     if (schema->is_boolean()) return absl::OkStatus();
-    if (!schema->is_object()) return Refused("is no schema: an object, true or false", path);
+    if (!schema->is_object()) return Rejected("is no schema: an object, true or false", path);
     schemas_.push_back(schema);
     std::string_view alone;
     bool has_types = false;  // of one type's keywords
@@ -141,12 +141,12 @@ class SchemaReader {
       if (Has(kAnnotations, name)) continue;
       if (name == "uniqueItems" && value == false) continue;
       if (Has(kNotEnforced, name)) {
-        return Refused(StrCat("has ", name, ", which is not enforced"), path);
+        return Rejected(StrCat("has ", name, ", which is not enforced"), path);
       }
       if (Has(kAlone, name)) {
         if (!alone.empty()) {
-          return Refused(StrCat("has ", alone, " beside ", name, "; only one of them is enforced"),
-                         path);
+          return Rejected(StrCat("has ", alone, " beside ", name, "; only one of them is enforced"),
+                          path);
         }
         alone = name;
       }
@@ -154,7 +154,7 @@ class SchemaReader {
                               Has(kOfArrays, name) || Has(kOfObjects, name);
       // JSON Schema lets unknown keywords pass, so a misspelt one would enforce nothing.
       if (!is_of_type && !Has(kAlone, name) && name != "type" && !name.starts_with("x-")) {
-        return Refused(StrCat("has ", Quote(name), ", which is no keyword of JSON Schema"), path);
+        return Rejected(StrCat("has ", Quote(name), ", which is no keyword of JSON Schema"), path);
       }
       has_types |= is_of_type;
     }
@@ -169,7 +169,7 @@ class SchemaReader {
   // {NAME: {KEY: schema, ...}}
   absl::Status ReadMembers(Json* schema, const std::string& name, const std::string& path) {
     Json& members = (*schema)[name];
-    if (!members.is_object()) return Refused(StrCat("has ", name, ", which is no object"), path);
+    if (!members.is_object()) return Rejected(StrCat("has ", name, ", which is no object"), path);
     for (auto& [key, value] : members.items()) {
       RETURN_IF_ERROR(ReadSchema(&value, StrCat(path, "/", name, "/", key)));
     }
@@ -180,7 +180,7 @@ class SchemaReader {
   absl::Status ReadList(Json* schema, const std::string& name, const std::string& path) {
     Json& list = (*schema)[name];
     if (!list.is_array() || list.empty()) {
-      return Refused(StrCat("has ", name, ", which is no list of schemas"), path);
+      return Rejected(StrCat("has ", name, ", which is no list of schemas"), path);
     }
     for (size_t i = 0; i < list.size(); ++i) {
       RETURN_IF_ERROR(ReadSchema(&list[i], StrCat(path, "/", name, "/", i)));
@@ -191,13 +191,13 @@ class SchemaReader {
   absl::Status ReadAlone(Json* schema, const std::string& name, bool has_types,
                          const std::string& path) {
     if (has_types) {
-      return Refused(StrCat("has ", name, " beside other keywords, which are not enforced then"),
-                     path);
+      return Rejected(StrCat("has ", name, " beside other keywords, which are not enforced then"),
+                      path);
     }
     Json& value = (*schema)[name];
     if (name == "const" || name == "enum") {
       if (name == "enum" && (!value.is_array() || value.empty())) {
-        return Refused("has enum, which is no list of values", path);
+        return Rejected("has enum, which is no list of values", path);
       }
       const Json values = name == "enum" ? value : Json::array({value});
       for (const Json& each : values) RETURN_IF_ERROR(CheckType(*schema, each, name, path));
@@ -205,10 +205,10 @@ class SchemaReader {
       return absl::OkStatus();
     }
     if (schema->contains("type")) {
-      return Refused(StrCat("has ", name, " beside type, which is not enforced then"), path);
+      return Rejected(StrCat("has ", name, " beside type, which is not enforced then"), path);
     }
     if (name == "$ref") {
-      if (!value.is_string()) return Refused("has $ref, which is no string", path);
+      if (!value.is_string()) return Rejected("has $ref, which is no string", path);
       return absl::OkStatus();  // the target is read later, or was before
     }
     if (name == "oneOf" && value.is_array() && AreExclusive(value)) {
@@ -219,7 +219,7 @@ class SchemaReader {
       return ReadList(schema, "anyOf", path);
     }
     if (name == "allOf" && value.is_array() && value.size() > 1) {
-      return Refused("has allOf of several schemas, which is not enforced", path);
+      return Rejected("has allOf of several schemas, which is not enforced", path);
     }
     return ReadList(schema, name, path);
   }
@@ -288,7 +288,7 @@ class SchemaReader {
         return absl::OkStatus();
       }
     }
-    return Refused(StrCat("has a value in ", name, " that is not of its type"), path);
+    return Rejected(StrCat("has a value in ", name, " that is not of its type"), path);
   }
 
   absl::Status ReadTyped(Json* schema, bool has_types, const std::string& path) {
@@ -298,11 +298,11 @@ class SchemaReader {
       const Json list = type.is_array() ? type : Json::array({type});
       for (const Json& each : list) {
         if (!each.is_string() || !Has(kTypes, each.get_ref<const std::string&>())) {
-          return Refused("has a type that JSON Schema does not know", path);
+          return Rejected("has a type that JSON Schema does not know", path);
         }
         types.push_back(each.get<std::string>());
       }
-      if (types.empty()) return Refused("has an empty list of types", path);
+      if (types.empty()) return Rejected("has an empty list of types", path);
     } else if (has_types) {
       // Without a type a value of another type fits whatever they say, so the type may be theirs.
       for (const auto& [name, value] : schema->items()) {
@@ -343,16 +343,16 @@ class SchemaReader {
   absl::Status CheckCount(const Json& value, std::string_view name, const std::string& path) {
     const bool is_count = value.is_number_integer() && value >= 0 && value <= kMaxSchemaRepeats;
     if (is_count) return absl::OkStatus();
-    return Refused(StrCat("has ", name, " ", Shorten(value.dump(), 24), "; it must be in [0, ",
-                          kMaxSchemaRepeats, "]"),
-                   path);
+    return Rejected(StrCat("has ", name, " ", Shorten(value.dump(), 24), "; it must be in [0, ",
+                           kMaxSchemaRepeats, "]"),
+                    path);
   }
 
   absl::Status ReadArray(Json* schema, const std::string& path) {
     for (const char* name : {"items", "unevaluatedItems"}) {
       if (!schema->contains(name)) continue;
       if ((*schema)[name].is_array()) {
-        return Refused(StrCat("has a list as ", name, "; its name is prefixItems"), path);
+        return Rejected(StrCat("has a list as ", name, "; its name is prefixItems"), path);
       }
       RETURN_IF_ERROR(ReadSchema(&(*schema)[name], StrCat(path, "/", name)));
     }
@@ -381,12 +381,12 @@ class SchemaReader {
                                 allows_others("additionalProperties") ||
                                 allows_others("unevaluatedProperties");
     if (has_properties && (has_patterns || has_names)) {
-      return Refused(StrCat("has ", has_patterns ? "patternProperties" : "propertyNames",
-                            " beside properties; they are not enforced together"),
-                     path);
+      return Rejected(StrCat("has ", has_patterns ? "patternProperties" : "propertyNames",
+                             " beside properties; they are not enforced together"),
+                      path);
     }
     if (has_patterns && (has_names || size("patternProperties") > 1)) {
-      return Refused(
+      return Rejected(
           "has patternProperties of several patterns, or with propertyNames; they are "
           "not enforced together",
           path);
@@ -400,18 +400,18 @@ class SchemaReader {
         }
       }
       for (const Json& name : (*schema)["required"]) {
-        if (!name.is_string()) return Refused("has required, which is no list of names", path);
+        if (!name.is_string()) return Rejected("has required, which is no list of names", path);
         required.insert(name.get_ref<const std::string&>());
         if (named.contains(name.get_ref<const std::string&>())) continue;
-        return Refused(StrCat("requires ", Quote(name.get_ref<const std::string&>()),
-                              ", which properties does not name"),
-                       path);
+        return Rejected(StrCat("requires ", Quote(name.get_ref<const std::string&>()),
+                               ", which properties does not name"),
+                        path);
       }
     }
     const int num_properties = int(size("properties"));
     const int num_optional = num_properties - int(required.size());
     if (num_optional > kMaxOptionalProperties) {
-      return Refused(
+      return Rejected(
           StrCat("has an object of ", num_optional,
                  " properties that are not required; it may have ", kMaxOptionalProperties),
           path);
@@ -420,7 +420,7 @@ class SchemaReader {
       num_counted_ += num_optional;
     }
     if (num_counted_ > kMaxCountedProperties) {
-      return Refused(
+      return Rejected(
           StrCat("has minProperties or maxProperties over ", num_counted_,
                  " properties that are not required; it may have ", kMaxCountedProperties),
           path);
@@ -428,7 +428,7 @@ class SchemaReader {
     num_properties_ += num_properties;
     // A name may come twice, and counts once.
     if (names_are_open && schema->contains("minProperties") && (*schema)["minProperties"] > 1) {
-      return Refused("has minProperties above 1 where names are open; it is not enforced", path);
+      return Rejected("has minProperties above 1 where names are open; it is not enforced", path);
     }
     return absl::OkStatus();
   }
@@ -436,7 +436,7 @@ class SchemaReader {
   // What a $ref names. Errors  INVALID_ARGUMENT: nothing in this schema
   absl::StatusOr<const Json*> Target(std::string_view uri, const std::string& path) {
     const absl::Status missing =
-        Refused(StrCat("has $ref ", Quote(uri), ", which is not in this schema"), path);
+        Rejected(StrCat("has $ref ", Quote(uri), ", which is not in this schema"), path);
     if (!uri.starts_with('#') || (uri.size() > 1 && uri[1] != '/')) return missing;
     const Json* at = &root_;
     for (std::string_view rest = uri.substr(1); !rest.empty();) {
@@ -519,7 +519,7 @@ class SchemaReader {
       const Json* target = Resolved(uri);
       if (target == nullptr) return Target(uri, "").status();
       if (target->is_boolean() || finite_.contains(target)) continue;
-      return Refused(StrCat("has $ref ", Quote(uri), ", where no schema is"), "");
+      return Rejected(StrCat("has $ref ", Quote(uri), ", where no schema is"), "");
     }
     if (IsFinite(root_)) return absl::OkStatus();
     return absl::InvalidArgumentError(

@@ -45,7 +45,7 @@ class PatternTranslator {
   }
 
  private:
-  absl::Status Refuse(std::string_view what) const {
+  absl::Status RejectPart(std::string_view what) const {
     return absl::InvalidArgumentError(
         StrCat("pattern has ", what, " at byte ", at_, ", which is not supported"));
   }
@@ -68,7 +68,7 @@ class PatternTranslator {
         Put(in_class_ ? std::string(kSpaces) : StrCat("[", kSpaces, "]"), 2);
         return absl::OkStatus();
       case 'S':
-        if (in_class_) return Refuse("\\S in a class");
+        if (in_class_) return RejectPart("\\S in a class");
         Put(StrCat("[^", kSpaces, "]"), 2);
         return absl::OkStatus();
       case 'd': Put("\\p{Nd}", 2); return absl::OkStatus();
@@ -78,10 +78,11 @@ class PatternTranslator {
       case 'p':
       case 'P': {
         const size_t end = pattern_.find('}', at_);
-        if (Peek(2) != '{' || end == pattern_.npos) return Refuse(StrCat("\\", std::string(1, c)));
+        if (Peek(2) != '{' || end == pattern_.npos)
+          return RejectPart(StrCat("\\", std::string(1, c)));
         const std::string_view name = pattern_.substr(at_ + 3, end - at_ - 3);
         if (std::ranges::find(kCategories, name) == kCategories.end()) {
-          return Refuse(StrCat("the property ", name));
+          return RejectPart(StrCat("the property ", name));
         }
         Copy(end + 1 - at_);
         return absl::OkStatus();
@@ -89,7 +90,7 @@ class PatternTranslator {
       default: break;
     }
     if (uint8_t(c) <= ' ' || uint8_t(c) >= 0x7F || std::isalnum(uint8_t(c)) != 0) {
-      return Refuse(StrCat("the escape \\", std::string(1, c)));
+      return RejectPart(StrCat("the escape \\", std::string(1, c)));
     }
     Copy(2);
     return absl::OkStatus();
@@ -97,8 +98,8 @@ class PatternTranslator {
 
   absl::Status TranslateInClass() {
     const char c = Peek(0);
-    if (c == '[') return Refuse("a class in a class");
-    if (c == '&' && Peek(1) == '&') return Refuse("&&");
+    if (c == '[') return RejectPart("a class in a class");
+    if (c == '&' && Peek(1) == '&') return RejectPart("&&");
     if (c == ']') in_class_ = false;
     Copy(1);
     return absl::OkStatus();
@@ -108,26 +109,26 @@ class PatternTranslator {
     switch (Peek(0)) {
       case '.':
       case '^':
-      case '$': return Refuse(StrCat("\"", pattern_.substr(at_, 1), "\""));
+      case '$': return RejectPart(StrCat("\"", pattern_.substr(at_, 1), "\""));
       case '[': {
         in_class_ = true;
         const size_t num_bytes = Peek(1) == '^' ? 2 : 1;
-        if (Peek(num_bytes) == ']') return Refuse("an empty class");
+        if (Peek(num_bytes) == ']') return RejectPart("an empty class");
         Copy(num_bytes);
         return absl::OkStatus();
       }
       case '(':
-        if (Peek(1) == '*') return Refuse("\"(*\"");
+        if (Peek(1) == '*') return RejectPart("\"(*\"");
         if (Peek(1) != '?') break;
         for (const std::string_view group : {"(?:", "(?i:", "(?!", "(?=", "(?>"}) {
           if (!pattern_.substr(at_).starts_with(group)) continue;
           Copy(group.size());
           return absl::OkStatus();
         }
-        return Refuse(StrCat("the group ", pattern_.substr(at_, 3)));
+        return RejectPart(StrCat("the group ", pattern_.substr(at_, 3)));
       case '}':
         // A repeat of a repeat in Oniguruma, possessive in PCRE2.
-        if (Peek(1) == '+') return Refuse("\"}+\"");
+        if (Peek(1) == '+') return RejectPart("\"}+\"");
         break;
       default: break;
     }

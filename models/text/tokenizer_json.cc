@@ -30,7 +30,7 @@ class Reader {
   absl::StatusOr<BpeVocabulary> Read(const std::string& text, int vocab_size) {
     ASSIGN_OR_RETURN(const json parsed, ParseJson(text, path_));
     JsonFields fields(parsed, path_);
-    fields.RefuseOthers({"version", "truncation", "padding", "added_tokens", "normalizer",
+    fields.RejectOthers({"version", "truncation", "padding", "added_tokens", "normalizer",
                          "pre_tokenizer", "post_processor", "decoder", "model"});
     for (const std::string_view name : {"truncation", "padding"}) {
       if (fields.Has(name)) fields.Fail(StrCat(name, " must be null"));
@@ -82,11 +82,11 @@ class Reader {
     return absl::OkStatus();
   }
 
-  static void RefuseType(std::string_view type, std::string_view choices, JsonFields* fields) {
+  static void RejectType(std::string_view type, std::string_view choices, JsonFields* fields) {
     fields->Fail(StrCat("type is ", Quote(type), ", must be ", choices));
   }
 
-  static void RefuseMany(size_t num_steps, JsonFields* fields) {
+  static void RejectMany(size_t num_steps, JsonFields* fields) {
     if (num_steps > kMaxSteps) fields->Fail(StrCat("is step ", num_steps, ", at most ", kMaxSteps));
   }
 
@@ -96,7 +96,7 @@ class Reader {
     if (pattern == nullptr) fields->Fail("pattern is missing");
     if (!fields->status().ok()) return "";
     JsonFields pattern_fields = FieldsOf(*pattern, StrCat(where, ": pattern"));
-    pattern_fields.RefuseOthers({"String"});
+    pattern_fields.RejectOthers({"String"});
     std::string text = pattern_fields.Text("String");
     if (text.empty()) pattern_fields.Fail("String is empty");
     if (!pattern_fields.status().ok()) fields->Fail(StrCat(pattern_fields.status().message()));
@@ -107,31 +107,31 @@ class Reader {
     JsonFields fields = FieldsOf(object, where);
     const std::string type = fields.Text("type");
     if (type == "Sequence") {
-      fields.RefuseOthers({"type", "normalizers"});
+      fields.RejectOthers({"type", "normalizers"});
       return ForEach("normalizers", where, &fields, [&](const json& one, const std::string& at) {
         return ReadNormalizer(one, at);
       });
     }
     NormalizerStep step;
     if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
-      fields.RefuseOthers({"type"});
+      fields.RejectOthers({"type"});
       step.kind = type == "NFC"    ? NormalizerStep::Kind::kNfc
                   : type == "NFD"  ? NormalizerStep::Kind::kNfd
                   : type == "NFKC" ? NormalizerStep::Kind::kNfkc
                                    : NormalizerStep::Kind::kNfkd;
     } else if (type == "Prepend") {
-      fields.RefuseOthers({"type", "prepend"});
+      fields.RejectOthers({"type", "prepend"});
       step = {.kind = NormalizerStep::Kind::kPrepend, .from = "", .to = fields.Text("prepend")};
     } else if (type == "Replace") {
-      fields.RefuseOthers({"type", "pattern", "content"});
+      fields.RejectOthers({"type", "pattern", "content"});
       step = {.kind = NormalizerStep::Kind::kReplace,
               .from = LiteralPattern(&fields, where),
               .to = fields.Text("content")};
     } else {
-      RefuseType(type, "one of NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence", &fields);
+      RejectType(type, "one of NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence", &fields);
     }
     normalizer_.push_back(std::move(step));
-    RefuseMany(normalizer_.size(), &fields);
+    RejectMany(normalizer_.size(), &fields);
     return fields.status();
   }
 
@@ -140,13 +140,13 @@ class Reader {
     const std::string type = fields.Text("type");
     if (is_byte_level_) fields.Fail("follows ByteLevel, which must be the last");
     if (type == "Sequence") {
-      fields.RefuseOthers({"type", "pretokenizers"});
+      fields.RejectOthers({"type", "pretokenizers"});
       return ForEach("pretokenizers", where, &fields, [&](const json& one, const std::string& at) {
         return ReadPreTokenizer(one, at);
       });
     }
     if (type == "ByteLevel") {
-      fields.RefuseOthers({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+      fields.RejectOthers({"type", "add_prefix_space", "trim_offsets", "use_regex"});
       is_byte_level_ = true;
       if (fields.Bool("add_prefix_space", true)) {
         pre_tokenizer_.push_back({.kind = StepKind::kAddSpace});
@@ -155,16 +155,16 @@ class Reader {
     } else if (type == "Split") {
       ReadSplit(where, &fields);
     } else if (type == "Digits") {
-      fields.RefuseOthers({"type", "individual_digits"});
+      fields.RejectOthers({"type", "individual_digits"});
       pre_tokenizer_.push_back({.kind = fields.Bool("individual_digits", false)
                                             ? StepKind::kSingleDigits
                                             : StepKind::kDigitRuns});
     } else if (type == "Metaspace") {
       ReadMetaspace(&fields);
     } else {
-      RefuseType(type, "one of ByteLevel, Split, Digits, Metaspace, Sequence", &fields);
+      RejectType(type, "one of ByteLevel, Split, Digits, Metaspace, Sequence", &fields);
     }
-    RefuseMany(pre_tokenizer_.size(), &fields);
+    RejectMany(pre_tokenizer_.size(), &fields);
     return fields.status();
   }
 
@@ -173,14 +173,14 @@ class Reader {
   }
 
   void ReadSplit(const std::string& where, JsonFields* fields) {
-    fields->RefuseOthers({"type", "pattern", "behavior", "invert"});
+    fields->RejectOthers({"type", "pattern", "behavior", "invert"});
     const std::string behavior = fields->Text("behavior");
     const bool invert = fields->Bool("invert", false);
     const json* const pattern = fields->Object("pattern");
     std::string regex;
     if (pattern != nullptr && pattern->contains("Regex")) {
       JsonFields pattern_fields = FieldsOf(*pattern, StrCat(where, ": pattern"));
-      pattern_fields.RefuseOthers({"Regex"});
+      pattern_fields.RejectOthers({"Regex"});
       regex = pattern_fields.Text("Regex");
       if (!pattern_fields.status().ok()) fields->Fail(StrCat(pattern_fields.status().message()));
     } else {
@@ -205,7 +205,7 @@ class Reader {
   }
 
   void ReadMetaspace(JsonFields* fields) {
-    fields->RefuseOthers(
+    fields->RejectOthers(
         {"type", "replacement", "add_prefix_space", "prepend_scheme", "split", "str_rep"});
     const std::string replacement = fields->Text("replacement");
     if (replacement != kSpaceSymbol) fields->Fail("replacement must be U+2581");
@@ -236,7 +236,7 @@ class Reader {
     }
     if (type == "TemplateProcessing") return CheckTemplate(where, &fields);
     if (type != "ByteLevel") {
-      RefuseType(type, "one of ByteLevel, TemplateProcessing, Sequence", &fields);
+      RejectType(type, "one of ByteLevel, TemplateProcessing, Sequence", &fields);
     }
     return fields.status();
   }
@@ -246,7 +246,7 @@ class Reader {
     bool has_text = false;
     RETURN_IF_ERROR(ForEach("single", where, fields, [&](const json& part, const std::string& at) {
       JsonFields part_fields = FieldsOf(part, at);
-      part_fields.RefuseOthers({"SpecialToken", "Sequence"});
+      part_fields.RejectOthers({"SpecialToken", "Sequence"});
       const json* const token = part_fields.Object("SpecialToken");
       if (token == nullptr) {
         has_text = true;
@@ -285,7 +285,7 @@ class Reader {
     JsonFields fields = FieldsOf(*decoder, "decoder");
     const std::string type = fields.Text("type");
     if (is_byte_level_) {
-      if (type != "ByteLevel") RefuseType(type, "ByteLevel, as the pre_tokenizer", &fields);
+      if (type != "ByteLevel") RejectType(type, "ByteLevel, as the pre_tokenizer", &fields);
       return fields.status();
     }
     if (type == "Metaspace") {
@@ -295,7 +295,7 @@ class Reader {
       adds_dummy_prefix_ = scheme != "never";
       return fields.status();
     }
-    if (type != "Sequence") RefuseType(type, "Metaspace or Sequence", &fields);
+    if (type != "Sequence") RejectType(type, "Metaspace or Sequence", &fields);
     RETURN_IF_ERROR(fields.status());
     std::vector<std::string> types;
     RETURN_IF_ERROR(
@@ -351,11 +351,11 @@ class Reader {
 
   absl::Status ReadModel(const json& object, VocabularyBuilder* builder) {
     JsonFields fields = FieldsOf(object, "model");
-    fields.RefuseOthers({"type", "dropout", "unk_token", "continuing_subword_prefix",
+    fields.RejectOthers({"type", "dropout", "unk_token", "continuing_subword_prefix",
                          "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges",
                          "vocab", "merges"});
     const std::string type = fields.Text("type", "BPE");  // old files do not say
-    if (type != "BPE") RefuseType(type, "BPE", &fields);
+    if (type != "BPE") RejectType(type, "BPE", &fields);
     if (fields.Number("dropout", 0, 1, 0.0) != 0) fields.Fail("dropout must be null or 0");
     for (const std::string_view name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       if (!fields.Text(name, "").empty()) fields.Fail(StrCat(name, " must be null or empty"));

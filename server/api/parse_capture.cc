@@ -60,7 +60,7 @@ absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
                       "0 where statistics is true: statistics are of all weights");
   }
   Request request;
-  RETURN_IF_ERROR(ReadSharing(message, context, &request));
+  RETURN_IF_ERROR(ReadScheduling(message, context, &request));
   ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
   if (prompt.ids.size() > size_t(context.max_model_len)) {
     return FieldError("prompt",

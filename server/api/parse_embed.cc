@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<Request>> ParseEmbed(const v1::EmbedRequest& message,
                                                 const ParseContext& context) {
   RETURN_IF_ERROR(CheckCount("inputs", size_t(message.inputs_size()), 1, limits::kMaxEmbedInputs));
   Request shared;
-  RETURN_IF_ERROR(ReadSharing(message, context, &shared));
+  RETURN_IF_ERROR(ReadScheduling(message, context, &shared));
   EmbedParams params{.apply_head = message.apply_head(), .normalize = message.normalize()};
   ASSIGN_OR_RETURN(params.pooling, ReadPooling(message.pooling()));
   ASSIGN_OR_RETURN(params.layers, ReadHiddenLayers(message, context.checkpoint->config));

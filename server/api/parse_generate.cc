@@ -289,7 +289,7 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
   RETURN_IF_ERROR(ReadSampling(message.sampling(), context, &params));
   RETURN_IF_ERROR(ReadStops(message, checkpoint.config.vocab_size, &params));
   RETURN_IF_ERROR(ReadOutputs(message, context, &params, &parsed));
-  RETURN_IF_ERROR(ReadSharing(message, context, &parsed.request));
+  RETURN_IF_ERROR(ReadScheduling(message, context, &parsed.request));
   ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
   RETURN_IF_ERROR(ReadLengths(message, prompt.ids.size(), context, &params));
 

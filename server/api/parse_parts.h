@@ -42,7 +42,7 @@ absl::StatusOr<Prompt> ReadPrompt(const Message& message, const ParseContext& co
 // `Message`: v1::GenerateRequest, v1::ScoreRequest, v1::EmbedRequest or
 // v1::CaptureAttentionRequest.
 template <typename Message>
-absl::Status ReadSharing(const Message& message, const ParseContext& context, Request* request);
+absl::Status ReadScheduling(const Message& message, const ParseContext& context, Request* request);
 
 // Ascending, without repeats.
 std::vector<int32_t> SortedUnique(std::vector<int32_t> entries);

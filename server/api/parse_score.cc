@@ -214,7 +214,7 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
                       "is set; it must be empty where full_distribution is true, which has all");
   }
   Request shared;
-  RETURN_IF_ERROR(ReadSharing(message, context, &shared));
+  RETURN_IF_ERROR(ReadScheduling(message, context, &shared));
   ParsedScore parsed;
   parsed.per_token = message.per_token();
   int64_t num_repeat_bytes = 0;

@@ -65,29 +65,29 @@ bool IsBlankLine(std::string_view line) {
 
 BatchRow ParseBatchRow(int number, std::string_view line, std::string_view endpoint) {
   BatchRow row{.number = number};
-  const auto refuse = [&row](std::string_view code, std::string_view problem) {
+  const auto reject = [&row](std::string_view code, std::string_view problem) {
     row.error_code = code;
     row.error = StrCat("line ", row.number, ": ", problem);
     return row;
   };
   if (line.size() > size_t(limits::kMaxBatchRowBytes)) {
-    return refuse("line_too_long",
+    return reject("line_too_long",
                   StrCat("has ", line.size(), " bytes; it may have ", limits::kMaxBatchRowBytes));
   }
   {
     const auto parsed = ParseJson(line);
     if (!parsed.ok())
-      return refuse("invalid_json", StrCat("not JSON: ", parsed.status().message()));
-    if (!parsed->is_object()) return refuse("invalid_request", "not an object");
+      return reject("invalid_json", StrCat("not JSON: ", parsed.status().message()));
+    if (!parsed->is_object()) return reject("invalid_request", "not an object");
     const auto id = parsed->find("custom_id");
     if (id == parsed->end() || !id->is_string() || id->get_ref<const std::string&>().empty() ||
         id->get_ref<const std::string&>().size() > size_t(limits::kMaxCustomIdBytes)) {
-      return refuse("invalid_request", StrCat("custom_id must be a text of 1 to ",
+      return reject("invalid_request", StrCat("custom_id must be a text of 1 to ",
                                               limits::kMaxCustomIdBytes, " bytes"));
     }
     row.custom_id = id->get<std::string>();
     const std::string problem = ProblemOf(*parsed, endpoint);
-    if (!problem.empty()) return refuse("invalid_request", problem);
+    if (!problem.empty()) return reject("invalid_request", problem);
   }
   // The order of a schema's properties is that of the output.
   row.body = JsonAt(line, std::array<std::string, 1>{"body"});
@@ -99,11 +99,12 @@ std::string AnsweredLine(const BatchRow& row, int status, std::string_view reque
   std::string error = "null";
   if (status != 200) {
     const Json reply = Json::parse(body, nullptr, /*allow_exceptions=*/false);
-    const Json told = reply.is_object() ? reply.value("error", Json()) : Json();
-    const auto text = [&told](const char* name) {
-      if (!told.is_object()) return std::string();
-      const auto found = told.find(name);
-      return found != told.end() && found->is_string() ? found->get<std::string>() : std::string();
+    const Json reply_error = reply.is_object() ? reply.value("error", Json()) : Json();
+    const auto text = [&reply_error](const char* name) {
+      if (!reply_error.is_object()) return std::string();
+      const auto found = reply_error.find(name);
+      return found != reply_error.end() && found->is_string() ? found->get<std::string>()
+                                                              : std::string();
     };
     std::string code = text("code");
     if (code.empty()) code = text("type");

@@ -133,10 +133,10 @@ template <typename Item>
 absl::StatusOr<std::string> PageJson(const std::vector<Item>& all, const Query& query,
                                      int default_limit, int max_limit) {
   int limit = default_limit;
-  if (const auto given = query.find("limit"); given != query.end()) {
-    if (!absl::SimpleAtoi(given->second, &limit) || limit < 1 || limit > max_limit) {
+  if (const auto found = query.find("limit"); found != query.end()) {
+    if (!absl::SimpleAtoi(found->second, &limit) || limit < 1 || limit > max_limit) {
       return FieldError(
-          "limit", StrCat("is ", Quote(given->second), "; it must be in [1, ", max_limit, "]"));
+          "limit", StrCat("is ", Quote(found->second), "; it must be in [1, ", max_limit, "]"));
     }
   }
   auto begin = all.begin();

@@ -514,7 +514,7 @@ absl::StatusOr<std::unique_ptr<HttpTransport>> HttpTransport::Open(const Transpo
       raw->context.run();
     });
   }
-  const auto refuse = [has_tls = certificates != nullptr](int fd, Rejection reason) {
+  const auto reject = [has_tls = certificates != nullptr](int fd, Rejection reason) {
     if (has_tls) return;
     // One try that does not wait: the answer is shorter than any socket's buffer.
     const std::string reply = RejectionResponse(reason);
@@ -525,7 +525,7 @@ absl::StatusOr<std::unique_ptr<HttpTransport>> HttpTransport::Open(const Transpo
   raw->acceptor->Start(
       {.on_accepted =
            [raw](AcceptedConnection accepted) { return raw->OnAccepted(std::move(accepted)); },
-       .on_rejected = refuse});
+       .on_rejected = reject});
   return std::unique_ptr<HttpTransport>(new HttpTransport(std::move(state)));
 }
 

@@ -261,10 +261,10 @@ absl::Status ReadSteering(const Json& list, Vectors* vectors) {
   return absl::OkStatus();
 }
 
-// Fields of how a request shares the engine, and of what must answer it. `Message`:
+// Fields of how a request is scheduled, and of what must answer it. `Message`:
 // GenerateRequest, ScoreRequest, EmbedRequest or CaptureAttentionRequest.
 template <typename Message>
-absl::Status ReadSharingFields(const BodyFields& fields, Message* message) {
+absl::Status ReadSchedulingFields(const BodyFields& fields, Message* message) {
   if (const Json* change = fields.Find("attention_override")) {
     RETURN_IF_ERROR(ReadAttentionOverride(*change, message->mutable_attention_override()));
   }
@@ -314,7 +314,7 @@ absl::Status ReadGenerateFields(const BodyFields& fields, CompletionRequest* req
   RETURN_IF_ERROR(ReadSampling(fields, shared->mutable_sampling()));
   RETURN_IF_ERROR(ReadStop(fields, shared));
   ASSIGN_OR_RETURN(request->constraint, ReadConstraint(fields, shared));
-  RETURN_IF_ERROR(ReadSharingFields(fields, shared));
+  RETURN_IF_ERROR(ReadSchedulingFields(fields, shared));
   ASSIGN_OR_RETURN(const std::optional<int32_t> n, fields.Int32("n"));
   if (n) shared->set_n(*n);
   ASSIGN_OR_RETURN(const std::optional<int32_t> min_tokens, fields.Int32("min_tokens"));
@@ -609,7 +609,7 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckFields(kScoreBody, fields));
   v1::ScoreRequest request;
-  RETURN_IF_ERROR(ReadSharingFields(fields, &request));
+  RETURN_IF_ERROR(ReadSchedulingFields(fields, &request));
   ASSIGN_OR_RETURN(const std::optional<int64_t> logprobs, fields.Int("logprobs"));
   if (logprobs && (*logprobs < 0 || *logprobs > limits::kMaxLogprobs)) {
     return FieldError("logprobs",
@@ -653,7 +653,7 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckFields(kEmbeddingBody, fields));
   EmbeddingRequest request;
-  RETURN_IF_ERROR(ReadSharingFields(fields, &request.message));
+  RETURN_IF_ERROR(ReadSchedulingFields(fields, &request.message));
   ASSIGN_OR_RETURN(const std::optional<std::string> format, fields.String("encoding_format"));
   if (format && *format != "float" && *format != "base64") {
     return FieldError("encoding_format",
@@ -705,7 +705,7 @@ absl::StatusOr<AttentionRequest> ReadAttention(const Json& body) {
   RETURN_IF_ERROR(CheckFields(kAttentionBody, fields));
   AttentionRequest request;
   v1::CaptureAttentionRequest& message = request.message;
-  RETURN_IF_ERROR(ReadSharingFields(fields, &message));
+  RETURN_IF_ERROR(ReadSchedulingFields(fields, &message));
   const Json* prompt = fields.Find("prompt");
   const Json* messages = fields.Find("messages");
   if ((prompt == nullptr) == (messages == nullptr)) {

@@ -34,8 +34,7 @@ std::optional<int32_t> ControlToken(const std::string& text, const Checkpoint& c
 
 // `names`: of the request's fields in the body.
 absl::StatusOr<std::vector<int32_t>> IdsOfChat(const v1::GenerateRequest& request,
-                                               const FieldNames& names, const ParseContext& given) {
-  ParseContext context = given;
+                                               const FieldNames& names, ParseContext context) {
   context.max_text_bytes = limits::kMaxTokenizeBytes;
   context.max_model_len = std::numeric_limits<int>::max();  // a count is no request to generate
   auto parsed = ParseGenerate(request, context);

@@ -62,10 +62,10 @@ bool IsOutOfDescriptors(int error) {
 }  // namespace
 
 struct Acceptor::State {
-  explicit State(const AcceptorOptions& given)
-      : options(given),
-        limiter(std::make_shared<ConnectionLimiter>(given.limits)),
-        rejections("connections refused", given.name, kRejectionNames) {}
+  explicit State(const AcceptorOptions& acceptor_options)
+      : options(acceptor_options),
+        limiter(std::make_shared<ConnectionLimiter>(options.limits)),
+        rejections("connections refused", options.name, kRejectionNames) {}
 
   absl::Status Open();
   ErrorCode OpenListener(const tcp::endpoint& endpoint);
@@ -73,7 +73,7 @@ struct Acceptor::State {
   void AcceptBatch(tcp::acceptor& listener);
   void OnAccepted(int fd, const sockaddr_storage& address);
   void CountRejection(const PeerAddress& peer, Rejection reason);
-  void RefuseWithoutDescriptors(tcp::acceptor& listener);
+  void RejectWithoutDescriptors(tcp::acceptor& listener);
   void Pause(tcp::acceptor& listener);
   void Tick();
 
@@ -155,7 +155,7 @@ void Acceptor::State::AcceptBatch(tcp::acceptor& listener) {
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) break;
     if (IsOutOfDescriptors(errno)) {
-      RefuseWithoutDescriptors(listener);
+      RejectWithoutDescriptors(listener);
       Pause(listener);
       return;
     }
@@ -169,20 +169,20 @@ void Acceptor::State::OnAccepted(int fd, const sockaddr_storage& address) {
   const PeerAddress peer = ToPeerAddress(address);
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  std::optional<Rejection> refusal = limiter->Check(peer.limited, Clock::now());
-  if (refusal && *refusal != Rejection::kBlocked && callbacks.before_refusal) {
-    callbacks.before_refusal();
-    refusal = limiter->Check(peer.limited, Clock::now());
+  std::optional<Rejection> rejection = limiter->Check(peer.limited, Clock::now());
+  if (rejection && *rejection != Rejection::kBlocked && callbacks.before_rejection) {
+    callbacks.before_rejection();
+    rejection = limiter->Check(peer.limited, Clock::now());
   }
-  if (refusal) {
-    if (callbacks.on_rejected) callbacks.on_rejected(fd, *refusal);
+  if (rejection) {
+    if (callbacks.on_rejected) callbacks.on_rejected(fd, *rejection);
   } else {
-    refusal = callbacks.on_accepted({.socket = std::move(socket),
-                                     .family = address.ss_family,
-                                     .peer = peer,
-                                     .slot = limiter->Add(peer.limited)});
+    rejection = callbacks.on_accepted({.socket = std::move(socket),
+                                       .family = address.ss_family,
+                                       .peer = peer,
+                                       .slot = limiter->Add(peer.limited)});
   }
-  if (refusal) CountRejection(peer, *refusal);
+  if (rejection) CountRejection(peer, *rejection);
 }
 
 void Acceptor::State::CountRejection(const PeerAddress& peer, Rejection reason) {
@@ -191,7 +191,7 @@ void Acceptor::State::CountRejection(const PeerAddress& peer, Rejection reason) 
 }
 
 // Otherwise those connections would stay in the kernel's queue, and their clients would wait.
-void Acceptor::State::RefuseWithoutDescriptors(tcp::acceptor& listener) {
+void Acceptor::State::RejectWithoutDescriptors(tcp::acceptor& listener) {
   spare.Reset();
   for (int i = 0; i < kMaxBatch; ++i) {
     sockaddr_storage address = {};

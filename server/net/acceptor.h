@@ -45,7 +45,7 @@ class Acceptor {
     // Before `fd` is closed, for an answer that must not wait. Empty: none.
     std::function<void(int fd, Rejection reason)> on_rejected = {};
     // Before a limit refuses a connection: a chance to notice connections that have ended.
-    std::function<void()> before_refusal = {};
+    std::function<void()> before_rejection = {};
     // Called every `interval`. Empty: never.
     std::function<void()> on_tick = {};
     std::chrono::milliseconds interval = {};

@@ -20,8 +20,8 @@
 #include <utility>
 
 #include "server/net/channelz.h"
+#include "server/net/connection_dispatcher.h"
 #include "server/net/event_counts.h"
-#include "server/net/hand_over.h"
 #include "server/net/traffic_watch.h"
 
 namespace lssar {
@@ -95,8 +95,8 @@ void Abort(int fd) {
 }  // namespace
 
 struct GrpcConnections::State {
-  explicit State(Options given)
-      : options(std::move(given)),
+  explicit State(Options connection_options)
+      : options(std::move(connection_options)),
         epoll(epoll_create1(EPOLL_CLOEXEC)),
         violations("connections closed", "grpc", kViolationNames) {}
 
@@ -115,7 +115,7 @@ struct GrpcConnections::State {
   EventCounts<kViolationNames.size()> violations;
   std::unordered_map<int, std::unique_ptr<Connection>> connections;  // by their second descriptor
   std::unordered_set<Connection*> uploading;                         // with unfinished requests
-  std::optional<HandOver> hand_over;
+  std::optional<ConnectionDispatcher> dispatcher;
   int64_t last_channelz_id = 0;  // the largest that is known
   Clock::time_point trim_at = Clock::time_point::max();
 
@@ -139,7 +139,7 @@ std::optional<Rejection> GrpcConnections::State::OnAccepted(AcceptedConnection a
   event.data.fd = fd;  // only EPOLLHUP and EPOLLERR, which are always reported
   epoll_ctl(epoll.Get(), EPOLL_CTL_ADD, fd, &event);
   connections.emplace(fd, std::move(connection));
-  hand_over->Add(std::move(first));
+  dispatcher->Add(std::move(first));
   return std::nullopt;
 }
 
@@ -282,11 +282,11 @@ GrpcConnections::GrpcConnections(Options options)
 
 void GrpcConnections::Start() {
   State& state = *state_;
-  state.hand_over.emplace(std::move(state.options.grpc_acceptor));
+  state.dispatcher.emplace(std::move(state.options.grpc_acceptor));
   state.options.acceptor->Start({
       .on_accepted =
           [&state](AcceptedConnection accepted) { return state.OnAccepted(std::move(accepted)); },
-      .before_refusal = [&state] { state.Sweep(); },
+      .before_rejection = [&state] { state.Sweep(); },
       .on_tick = [&state] { state.Tick(); },
       .interval = kInterval,
   });
@@ -296,7 +296,7 @@ GrpcConnections::~GrpcConnections() { state_->options.acceptor->Stop(); }
 
 void GrpcConnections::StopAccepting() {
   state_->options.acceptor->StopAccepting();
-  if (state_->hand_over) state_->hand_over->Close();
+  if (state_->dispatcher) state_->dispatcher->Close();
 }
 
 void GrpcConnections::OnMessage(const std::string& peer, size_t num_bytes) {

@@ -13,9 +13,9 @@
 
 namespace lssar {
 
-// Hands accepted sockets to gRPC and keeps a second descriptor of each. That one tells when gRPC
-// has closed the connection, how many bytes it received and sent, and closes it where a client
-// abuses it (TrafficWatch), at which it looks every 100 ms.
+// Dispatches accepted sockets to gRPC and keeps a second descriptor of each. That one tells when
+// gRPC has closed the connection, how many bytes it received and sent, and closes it after a
+// violation, which TrafficWatch looks for every 100 ms.
 class GrpcConnections {
  public:
   struct Options {

@@ -236,21 +236,21 @@ std::shared_ptr<const TlsMaterial> TlsCertificates::Current() {
 // What gRPC asks when a connection is opened.
 struct TlsCertificates::Fetcher {
   TlsCertificates* certificates;
-  std::shared_ptr<const TlsMaterial> given;  // to gRPC, last
+  std::shared_ptr<const TlsMaterial> served;  // what gRPC has
 
   // Called under a lock of the port.
   static grpc_ssl_certificate_config_reload_status Fetch(
       void* fetcher, grpc_ssl_server_certificate_config** config) {
     auto& self = *static_cast<Fetcher*>(fetcher);
     std::shared_ptr<const TlsMaterial> material = self.certificates->Current();
-    if (material == self.given) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
+    if (material == self.served) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair = {.private_key = material->key.c_str(),
                                              .cert_chain = material->certificate.c_str()};
     // gRPC insists on roots even where it asks clients for no certificate; it uses none then.
     const std::string& roots =
         material->client_ca.empty() ? material->certificate : material->client_ca;
     *config = grpc_ssl_server_certificate_config_create(roots.c_str(), &pair, 1);
-    self.given = std::move(material);
+    self.served = std::move(material);
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }
 };
@@ -271,7 +271,7 @@ class ReloadingCredentials final : public grpc::ServerCredentials {
  private:
   int AddPortToServer(const std::string& address, grpc_server* server) override {
     certificates_->fetchers_.push_back(std::make_unique<TlsCertificates::Fetcher>(
-        TlsCertificates::Fetcher{.certificates = certificates_, .given = nullptr}));
+        TlsCertificates::Fetcher{.certificates = certificates_, .served = nullptr}));
     grpc_server_credentials* const credentials = grpc_ssl_server_credentials_create_with_options(
         grpc_ssl_server_credentials_create_options_using_config_fetcher(
             certificates_->RequiresClientCertificates()

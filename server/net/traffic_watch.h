@@ -1,4 +1,4 @@
-// Finds abuse of one gRPC connection in what can be seen of it from outside gRPC.
+// Finds violations in what can be seen of one gRPC connection from outside gRPC.
 #ifndef LSSAR_SERVER_NET_TRAFFIC_WATCH_H_
 #define LSSAR_SERVER_NET_TRAFFIC_WATCH_H_
 

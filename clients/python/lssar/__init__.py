@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         CallOptions, Chat, ContinuationScore, Delta, Distributions, EmbedOptions, Embedding,
         Finished, GenerateOptions, Generation, HeadStatistics, HiddenStates, IntArray, Limits,
         LssarError, Message, Prompt, Receipt, Retry, RowAttention, SamplingOptions,
-        SamplingParams, ScoreItem, ScoreOptions, ServerInfo, ServerStats, SharingOptions,
+        SamplingParams, SchedulingOptions, ScoreItem, ScoreOptions, ServerInfo, ServerStats,
         StageTimes, Started, Steering, Text, Timings, Tls, Token, TokenIds, Usage)
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
     'Delta', 'Distributions', 'EmbedOptions', 'Embedding', 'Finished', 'GenerateOptions',
     'Generation', 'HeadStatistics', 'HiddenStates', 'IntArray', 'LLM', 'Limits', 'LssarError',
     'Message', 'Prompt', 'Receipt', 'RequestOutput', 'Retry', 'RowAttention', 'SamplingOptions',
-    'SamplingParams', 'ScoreItem', 'ScoreOptions', 'ServerInfo', 'ServerStats', 'SharingOptions',
+    'SamplingParams', 'SchedulingOptions', 'ScoreItem', 'ScoreOptions', 'ServerInfo', 'ServerStats',
     'StageTimes', 'Started', 'Steering', 'Stream', 'Text', 'Timings', 'Tls', 'Token', 'TokenIds',
     'Usage'
 ]

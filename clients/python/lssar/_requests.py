@@ -328,11 +328,11 @@ def score_request(items: Iterable[pb.ScoreItem], options: types.ScoreOptions) ->
     return request
 
 
-def distributions_request(item: pb.ScoreItem, options: types.SharingOptions) -> pb.ScoreRequest:
+def distributions_request(item: pb.ScoreItem, options: types.SchedulingOptions) -> pb.ScoreRequest:
     """A request for the distributions of `item`, which has one continuation."""
     request = pb.ScoreRequest(items=[item], full_distribution=True)
     _fill(request, _checked_options('distributions', options,
-                                    frozenset(types.SharingOptions.__optional_keys__)))
+                                    frozenset(types.SchedulingOptions.__optional_keys__)))
     return request
 
 

@@ -342,7 +342,7 @@ class AsyncClient:
         return _in_order(calls(), items, progress, 'scoring')
 
     async def distributions(self, context: types.Text, continuation: types.Text,
-                            **options: Unpack[types.SharingOptions]
+                            **options: Unpack[types.SchedulingOptions]
                             ) -> AsyncIterator[types.Distributions]:
         """Yields the log-probabilities of the whole vocabulary at each token of the continuation,
         as numpy arrays, as the server computes them.

@@ -69,8 +69,8 @@ class Comparison:
 
 
 def compare(client_a: Client, client_b: Client, ids: types.TokenIds, *,
-            options_a: types.SharingOptions | None = None,
-            options_b: types.SharingOptions | None = None) -> Comparison:
+            options_a: types.SchedulingOptions | None = None,
+            options_b: types.SchedulingOptions | None = None) -> Comparison:
     """Compares the distributions after each beginning of `ids`, which has two tokens or more.
 
     Args:
@@ -149,7 +149,7 @@ class Side:
 
     where: str
     flags: list[str]
-    options: types.SharingOptions
+    options: types.SchedulingOptions
 
     @staticmethod
     def parse(text: str) -> 'Side':

@@ -29,8 +29,8 @@ from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
 from lssar.client import Client
-from lssar.types import (AttentionOverride, GenerateOptions, Prompt, SamplingOptions, ScoreItem,
-                         SharingOptions, Text, Tls)
+from lssar.types import (AttentionOverride, GenerateOptions, Prompt, SamplingOptions,
+                         SchedulingOptions, ScoreItem, Text, Tls)
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class LssarLM(LM):
         self._client = Client(str(server), api_key=api_key or os.environ.get('LSSAR_API_KEY'),
                               tls=Tls(ca, cert, key) if has_tls else None, timeout_s=timeout_s)
         self._info = self._client.get_info()
-        self._override: SharingOptions = {}
+        self._override: SchedulingOptions = {}
         if p is not None or kind is not None:
             if not self._info.attention_override_allowed:
                 raise ValueError('p or kind is given: the server must run with '

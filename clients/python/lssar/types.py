@@ -88,8 +88,8 @@ class Steering(TypedDict, total=False):
     first_position: int  # of the sequence, output included; default 0
 
 
-class SharingOptions(CallOptions, total=False):
-    """How a request shares the engine with others, and what must answer it."""
+class SchedulingOptions(CallOptions, total=False):
+    """How a request is scheduled among others, and what must answer it."""
 
     priority: int  # [-10, 10]; higher runs first; default 0
     use_prefix_cache: bool  # read and fill the prefix cache; same bits either way; default True
@@ -116,7 +116,7 @@ class SamplingOptions(TypedDict, total=False):
     seed: int  # [0, 2^64); default: chosen by the server, returned in Started
 
 
-class GenerateOptions(SamplingOptions, SharingOptions, total=False):
+class GenerateOptions(SamplingOptions, SchedulingOptions, total=False):
     """Options of generate(), complete(), complete_many() and stream()."""
 
     max_tokens: int  # new tokens of each choice; default 256, or what is left of the context
@@ -190,7 +190,7 @@ class SamplingParams:
         return cast(GenerateOptions, options)
 
 
-class ScoreOptions(SharingOptions, total=False):
+class ScoreOptions(SchedulingOptions, total=False):
     """Options of score() and score_many()."""
 
     per_token: bool  # also return each token with its log-probability; default False
@@ -198,7 +198,7 @@ class ScoreOptions(SharingOptions, total=False):
     logprob_token_ids: TokenIds  # at each position also the log-probabilities of these, <= 1024
 
 
-class EmbedOptions(SharingOptions, total=False):
+class EmbedOptions(SchedulingOptions, total=False):
     """Options of embed() and embed_many()."""
 
     pooling: Literal['last', 'mean', 'token']  # last token's vector, mean, or all; default last
@@ -209,7 +209,7 @@ class EmbedOptions(SharingOptions, total=False):
     dtype: Literal['fp32', 'fp16']  # of the numbers on their way; default fp32
 
 
-class AttentionOptions(SharingOptions, total=False):
+class AttentionOptions(SchedulingOptions, total=False):
     """Options of attention(). Negative indices count from the end, as in a Python list."""
 
     layers: TokenIds  # default: all

@@ -1,4 +1,4 @@
-#include "server/net/hand_over.h"
+#include "server/net/connection_dispatcher.h"
 
 #include <utility>
 
@@ -6,30 +6,31 @@
 
 namespace lssar {
 
-HandOver::HandOver(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor)
+ConnectionDispatcher::ConnectionDispatcher(
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor)
     : acceptor_(std::move(acceptor)), thread_([this] { Run(); }) {}
 
-HandOver::~HandOver() {
+ConnectionDispatcher::~ConnectionDispatcher() {
   Close();
   thread_.join();
 }
 
-void HandOver::Add(FileDescriptor socket) {
+void ConnectionDispatcher::Add(FileDescriptor socket) {
   const std::lock_guard lock(mutex_);
   if (is_closed_) return;
   waiting_.push_back(std::move(socket));
   changed_.notify_one();
 }
 
-void HandOver::Close() {
+void ConnectionDispatcher::Close() {
   const std::lock_guard lock(mutex_);
   is_closed_ = true;
   waiting_.clear();
   changed_.notify_one();
 }
 
-void HandOver::Run() {
-  NameThisThread("hand-over");
+void ConnectionDispatcher::Run() {
+  NameThisThread("dispatcher");
   while (true) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
     {

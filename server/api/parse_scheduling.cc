@@ -132,7 +132,7 @@ absl::Status ReadSteering(const google::protobuf::RepeatedPtrField<v1::Steering>
 }  // namespace
 
 template <typename Message>
-absl::Status ReadSharing(const Message& message, const ParseContext& context, Request* request) {
+absl::Status ReadScheduling(const Message& message, const ParseContext& context, Request* request) {
   RETURN_IF_ERROR(CheckCheckpoint(message.checkpoint_hash(), *context.checkpoint));
   if (message.has_attention_override()) {
     RETURN_IF_ERROR(ReadAttentionOverride(message.attention_override(), context, request));
@@ -147,11 +147,11 @@ absl::Status ReadSharing(const Message& message, const ParseContext& context, Re
   return CheckBytes("cache_salt", request->cache_salt.size(), 0, limits::kMaxCacheSaltBytes);
 }
 
-template absl::Status ReadSharing(const v1::GenerateRequest&, const ParseContext&, Request*);
-template absl::Status ReadSharing(const v1::ScoreRequest&, const ParseContext&, Request*);
-template absl::Status ReadSharing(const v1::EmbedRequest&, const ParseContext&, Request*);
-template absl::Status ReadSharing(const v1::CaptureAttentionRequest&, const ParseContext&,
-                                  Request*);
+template absl::Status ReadScheduling(const v1::GenerateRequest&, const ParseContext&, Request*);
+template absl::Status ReadScheduling(const v1::ScoreRequest&, const ParseContext&, Request*);
+template absl::Status ReadScheduling(const v1::EmbedRequest&, const ParseContext&, Request*);
+template absl::Status ReadScheduling(const v1::CaptureAttentionRequest&, const ParseContext&,
+                                     Request*);
 
 ParseContext ContextOf(const LoadedModel& model, uint64_t default_seed) {
   return {.checkpoint = &model.GetCheckpoint(),

@@ -1,6 +1,6 @@
-// Hands accepted sockets to gRPC.
-#ifndef LSSAR_SERVER_NET_HAND_OVER_H_
-#define LSSAR_SERVER_NET_HAND_OVER_H_
+// Dispatches accepted sockets to gRPC.
+#ifndef LSSAR_SERVER_NET_CONNECTION_DISPATCHER_H_
+#define LSSAR_SERVER_NET_CONNECTION_DISPATCHER_H_
 
 #include <grpcpp/server_builder.h>
 
@@ -17,14 +17,15 @@ namespace lssar {
 // On a thread of its own: within the call that takes a socket, gRPC parses what the client has
 // sent, and goes on for as long as more has arrived. A client that sends what is slow to parse can
 // keep that thread until TrafficWatch closes its connection; the watch must not be on it.
-class HandOver {
+class ConnectionDispatcher {
  public:
   // Requires  gRPC's server has started
-  explicit HandOver(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor);
+  explicit ConnectionDispatcher(
+      std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor);
   // Close; waits until gRPC has taken the socket that it is taking.
-  ~HandOver();
-  HandOver(const HandOver&) = delete;
-  HandOver& operator=(const HandOver&) = delete;
+  ~ConnectionDispatcher();
+  ConnectionDispatcher(const ConnectionDispatcher&) = delete;
+  ConnectionDispatcher& operator=(const ConnectionDispatcher&) = delete;
 
   // Does not wait for gRPC. Any thread.
   void Add(FileDescriptor socket);
@@ -44,4 +45,4 @@ class HandOver {
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_NET_HAND_OVER_H_
+#endif  // LSSAR_SERVER_NET_CONNECTION_DISPATCHER_H_
