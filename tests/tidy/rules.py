@@ -177,6 +177,38 @@ def listed_sources(tree: Tree) -> Iterator[Finding]:
             yield Finding(path, 1, 'no CMakeLists.txt lists this file: it is never built or run')
 
 
+def _file_map(readme: str) -> str:
+    """The lines of a README.md that say what its files are: its tables of files, and the block
+    under "## Files". Empty: it has none."""
+    tables = re.findall(r'^\| file \|.*\n(?:\|.*\n)*', readme, re.M)
+    blocks = re.findall(r'^## Files\n\n((?:    .*\n)+)', readme, re.M)
+    return ''.join(tables + blocks)
+
+
+# Their folder's map has no line for them yet.
+UNMAPPED = ('kernels/cuda/attention_dispatch.cuh', 'kernels/cuda/launch_shape.h')
+
+
+def mapped_files(tree: Tree) -> Iterator[Finding]:
+    """Every C++ file of a folder is in the README.md that maps the folder. The map of a folder
+    covers those below it that it names files of ("api/call"), unless they have a README.md or it
+    has a line for the folder ("device/")."""
+    for readme, text in tree.items():
+        if posixpath.basename(readme) != 'README.md' or not (rows := _file_map(text)):
+            continue
+        top = posixpath.dirname(readme)
+        below = {posixpath.join(top, name) for name in re.findall(r'(\w+)/[\w{]', rows)}
+        whole = {posixpath.join(top, name) for name in re.findall(r'(\w+)/(?![\w{])', rows)}
+        folders = {top} | {name for name in below - whole if f'{name}/README.md' not in tree}
+        words = set(re.findall(r'[\w-]+', rows))
+        for path in sorted(tree):
+            stem = posixpath.splitext(posixpath.basename(path))[0]
+            if (is_cpp(path) and posixpath.dirname(path) in folders and stem not in words
+                    and path not in UNMAPPED):
+                words.add(stem)
+                yield Finding(path, 1, f'{readme} has no line for it')
+
+
 # nvcc 12.4 to 13.0 initialises only the first array of an array of arrays of a class.
 CLASS_ARRAYS = re.compile(r'\b(?!LSSAR_)[A-Z]\w*[a-z]\w*(?:<[^;()]*>)?\s*(?:\(\s*&\s*\w*\s*\)|\w*)'
                           r'\s*\[[^\[\]]*\]\s*\[')
@@ -262,5 +294,5 @@ def shell_syntax(tree: Tree) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     include_layers, include_paths, line_lengths, markdown_lines, markdown_links, listed_sources,
-    device_arrays, header_guards, marks, plain_sentences, machine_paths, one_version,
+    mapped_files, device_arrays, header_guards, marks, plain_sentences, machine_paths, one_version,
     shell_syntax)
