@@ -39,7 +39,7 @@ struct EngineOptions {
   int64_t max_queued_tokens = 0;
   int max_num_batched_tokens = 512;  // tokens of one step; decodes are scheduled first
   // In a step in which other sequences decode: prompts that advance, and the tokens of all of them
-  // together. Tokens deep in a long prompt cost more and count for more (scheduler.h).
+  // together. Tokens deep in a long prompt cost more and count for more (token_budget.h).
   int max_num_partial_prefills = 16;
   int chunked_prefill_size = 32;
   bool enable_prefix_caching = true;  // false: every request runs as if use_prefix_cache were false

@@ -1,4 +1,4 @@
-#include "runtime/scheduler.h"
+#include "runtime/token_budget.h"
 
 #include <gtest/gtest.h>
 
