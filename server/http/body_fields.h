@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/field_error.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 
@@ -60,6 +61,18 @@ class BodyFields {
   const nlohmann::json* value_;
   std::string name_;
 };
+
+// Gives each element of a list, as `read` reads it, to `append`. Only an error has a name.
+template <typename Read, typename Append>
+absl::Status ReadElements(const std::string& field, const nlohmann::json& list, const Read& read,
+                          const Append& append) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const auto element = read({}, list[i]);
+    if (!element.ok()) return read(StrCat(field, "[", i, "]"), list[i]).status();
+    append(*element);
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace lssar
 

@@ -49,6 +49,12 @@ constexpr auto kCallPaths = std::to_array<CallPath>({
     {"/v1/messages/", "/v1/messages/{id}", "msg_", "message"},
 });
 
+// lm-eval makes the tokenizer's paths from that of the completions. They are what they are without
+// the prefix.
+constexpr std::string_view kLmEval = "/lm_eval";
+constexpr std::array<std::string_view, 3> kLmEvalPaths = {
+    "/lm_eval/tokenize", "/lm_eval/detokenize", "/lm_eval/tokenizer_info"};
+
 // Null: the path is none of them.
 const CallPath* FindCallPath(std::string_view path) {
   for (const CallPath& call : kCallPaths) {
@@ -96,6 +102,8 @@ absl::StatusOr<std::string> DeleteCall(const HttpRequest& request, const CallCon
   }
   return StrCat("{\"id\":", JsonString(id), ",\"object\":\"", call.object, "\",\"deleted\":true}");
 }
+
+HttpMethod MakeDeleteCall() { return MakeAnswer(DeleteCall); }
 
 // GET /v1/models and GET /v1/models/NAME. `created`: of the model, in seconds since 1970.
 absl::StatusOr<std::string> ModelsJson(const HttpRequest& request, const CallContext& context,
@@ -189,7 +197,7 @@ struct HttpServer::State final : public HttpHandler {
 };
 
 // Every path of the port, and its entry in openapi.json. A list's is a row of ListPaths, those of
-// files and batches are BatchPaths.
+// files and batches are BatchPaths, and DELETE is on kCallPaths.
 std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
   static constexpr auto kRoutes = std::to_array<Route>({
       {.method = "POST",
@@ -216,22 +224,6 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
        .path = "/v1/messages/count_tokens",
        .rpc = "/v1/messages/count_tokens",
        .make = [] { return MakeAnswer(CountTokensJson); }},
-      {.method = "DELETE",
-       .path = kCallPaths[0].route,
-       .rpc = "DELETE",
-       .make = [] { return MakeAnswer(DeleteCall); }},
-      {.method = "DELETE",
-       .path = kCallPaths[1].route,
-       .rpc = "DELETE",
-       .make = [] { return MakeAnswer(DeleteCall); }},
-      {.method = "DELETE",
-       .path = kCallPaths[2].route,
-       .rpc = "DELETE",
-       .make = [] { return MakeAnswer(DeleteCall); }},
-      {.method = "DELETE",
-       .path = kCallPaths[3].route,
-       .rpc = "DELETE",
-       .make = [] { return MakeAnswer(DeleteCall); }},
       {.method = "GET",
        .path = "/v1/models",
        .rpc = "/v1/models",
@@ -254,30 +246,15 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
        .path = "/tokenizer_info",
        .rpc = "/tokenizer_info",
        .make = [] { return MakeAnswer(TokenizerInfoJson); }},
-      // lm-eval makes the tokenizer's paths from that of the completions.
       {.method = "POST",
        .path = "/lm_eval/v1/completions",
        .rpc = "POST /lm_eval/v1/completions",
        .kind = CallKind::kGenerate,
        .make = MakeLmEvalCompletion},
-      {.method = "POST",
-       .path = "/lm_eval/tokenize",
-       .rpc = "/tokenize",
-       .make = [] { return MakeAnswer(TokenizeJson); }},
-      {.method = "POST",
-       .path = "/lm_eval/detokenize",
-       .rpc = "/detokenize",
-       .make = [] { return MakeAnswer(DetokenizeJson); }},
-      {.method = "GET",
-       .path = "/lm_eval/tokenizer_info",
-       .rpc = "/tokenizer_info",
-       .make = [] { return MakeAnswer(TokenizerInfoJson); }},
       {.method = "GET",
        .path = "/openapi.json",
-       .page =
-           [](const State& state, const HttpRequest&) {
-             return HttpReply{.status = 200, .body = state.open_api};
-           }},
+       .page = [](const State& state,
+                  const HttpRequest&) { return HttpReply{.status = 200, .body = state.open_api}; }},
       {.method = "GET",
        .path = "/metrics",
        .page = [](const State& state,
@@ -323,22 +300,31 @@ std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
   });
   static const std::vector<Route> routes = [] {
     std::vector<Route> all(kRoutes.begin(), kRoutes.end());
-    auto at = std::ranges::find(all, "/v1/models", &Route::path);
-    for (const ListPath& list : ListPaths()) {
-      at = 1 + all.insert(at, {.method = "POST",
-                               .path = list.path,
-                               .rpc = list.rpc,
-                               .kind = list.kind,
-                               .make = list.make});
-    }
-    at = std::ranges::find(all, "/v1/models", &Route::path);
-    for (const BatchPath& path : BatchPaths()) {
-      at =
-          1 +
-          all.insert(
-              at,
-              {.method = path.method, .path = path.path, .rpc = path.rpc, .make_batch = path.make});
-    }
+    // Puts what `to_route` makes of each row before the route of `path`.
+    const auto insert = [&all](std::string_view path, const auto& rows, const auto& to_route) {
+      std::vector<Route> made;
+      for (const auto& row : rows) made.push_back(to_route(row));
+      all.insert(std::ranges::find(all, path, &Route::path), made.begin(), made.end());
+    };
+    insert("/v1/models", kCallPaths, [](const CallPath& call) {
+      return Route{.method = "DELETE", .path = call.route, .rpc = "DELETE", .make = MakeDeleteCall};
+    });
+    insert("/v1/models", ListPaths(), [](const ListPath& list) {
+      return Route{.method = "POST",
+                   .path = list.path,
+                   .rpc = list.rpc,
+                   .kind = list.kind,
+                   .make = list.make};
+    });
+    insert("/v1/models", BatchPaths(), [](const BatchPath& batch) {
+      return Route{
+          .method = batch.method, .path = batch.path, .rpc = batch.rpc, .make_batch = batch.make};
+    });
+    insert("/openapi.json", kLmEvalPaths, [&all](std::string_view path) {
+      Route route = *std::ranges::find(all, path.substr(kLmEval.size()), &Route::path);
+      route.path = path;
+      return route;
+    });
     return all;
   }();
   return routes;

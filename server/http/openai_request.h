@@ -20,6 +20,7 @@
 #include "server/api/parse_request.h"
 #include "server/http/body_fields.h"
 #include "server/http/constraint_fields.h"
+#include "server/http/field_names.h"
 
 namespace lssar {
 
@@ -88,21 +89,8 @@ absl::StatusOr<std::string> ReadContent(const std::string& field, const nlohmann
 absl::StatusOr<std::string> ReadModelName(const nlohmann::json& body,
                                           std::span<const std::string> names);
 
-// What a path calls fields of lssar.v1 that have other names there.
-struct FieldName {
-  std::string_view v1;
-  std::string http;
-};
-using FieldNames = std::vector<FieldName>;
-
-// `field`: what the text, the token ids or the chat came from.
-FieldNames PromptNames(const std::string& field);
 // The fields of a GenerateRequest.
 FieldNames GenerateNames(const CompletionRequest& request, const std::string& prompt_field);
-
-// An error of parse_request.h in the names that a path has for the fields: "sampling.top_p is 2;
-// ..." becomes "top_p is 2; ...". Where lssar.v1 has a TextOrTokens, a body has a string or a list.
-absl::Status WithHttpNames(const absl::Status& status, const FieldNames& names);
 
 }  // namespace lssar
 
