@@ -2,21 +2,29 @@
 #include "server/api/memory_budget.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/str_cat.h"
+#include "lssar/v1/inference.grpc.pb.h"
 #include "server/api/call_context.h"
 #include "server/api/sub_requests.h"
+#include "server/api/worker_pool.h"
+#include "server/grpc/inference_service.h"
+#include "server/grpc/reply_writer.h"
 #include "server/http/http_codec.h"
 #include "server/http/openai_reply.h"
 #include "tests/server/loaded_fake_model.h"
+#include "tests/server/poll_until.h"
 
 namespace lssar {
 namespace {
@@ -157,6 +165,118 @@ TEST(SubRequestsTest, ItemsGiveTheirMemoryBack) {
   EXPECT_TRUE(budget.Take(1).ok());
   EXPECT_TRUE(budget.Take(9'999).ok()) << "the ended call still holds memory";
 }
+
+// The rpcs on a fake model, called within the process. The requests of all calls have one byte: a
+// request is taken only while there is no other.
+class OneRequestService {
+ public:
+  OneRequestService() {
+    static_cast<FakeModel&>(*model_->GetCheckpoint().model).on_forward = [this](const auto&) {
+      ++num_steps_;
+      is_held_.wait(true);
+      return absl::OkStatus();
+    };
+    admission_.Open(model_.get());
+    grpc::ServerBuilder builder;
+    replies_ = std::make_unique<ReplyWriter>(builder.AddCompletionQueue());
+    InferenceRpcs rpcs = MakeInferenceService(
+        {.admission = &admission_,
+         .log = &log_,
+         .metrics = &metrics_,
+         .workers = &workers_,
+         .request_memory = &memory_,
+         .reply_memory = &reply_memory_,
+         .replies = replies_.get()},
+        [](const std::string&, size_t) {},
+        [](const std::string&) { return std::shared_ptr<SocketCork>(); });
+    service_ = std::move(rpcs.service);
+    builder.RegisterService(service_.get());
+    server_ = builder.BuildAndStart();
+    rpcs.accept();
+    replies_->Start();
+    stub_ = v1::Inference::NewStub(server_->InProcessChannel({}));
+  }
+  ~OneRequestService() {
+    Release();
+    server_->Shutdown();
+    server_->Wait();
+    replies_->Stop();
+  }
+
+  v1::Inference::Stub& Stub() { return *stub_; }
+  MemoryBudget& Memory() { return memory_; }
+  // Blocks the engine's steps until Release.
+  void Hold() { is_held_ = true; }
+  bool WaitForStep() {
+    return PollUntil([this] { return num_steps_ > 0; });
+  }
+  void Release() {
+    is_held_ = false;
+    is_held_.notify_all();
+  }
+
+ private:
+  const Log log_{"off"};
+  Metrics metrics_;
+  MemoryBudget memory_{"requests", 1};
+  MemoryBudget reply_memory_{"replies", 1 << 20};
+  const std::unique_ptr<AccessControl> access_ = *AccessControl::Open("", &log_);
+  std::atomic<bool> is_held_ = false;
+  std::atomic<int> num_steps_ = 0;
+  const std::unique_ptr<LoadedModel> model_ = *LoadFakeModel();
+  AdmissionControl admission_{/*max_calls=*/2, access_.get()};
+  WorkerPool workers_{{}};
+  std::unique_ptr<ReplyWriter> replies_;
+  std::unique_ptr<grpc::Service> service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+// `read`: of the stub, makes the call.
+template <typename Reply, typename Request, typename Read>
+grpc::Status StatusOf(OneRequestService& service, Request request, const Read& read) {
+  for (const int id : {3, 4, 5}) request.mutable_tokens()->add_ids(id);
+  grpc::ClientContext context;
+  // Only a call that was to be refused, and waits for the held engine, reaches it.
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
+  const auto reader = (service.Stub().*read)(&context, request);
+  Reply reply;
+  while (reader->Read(&reply)) continue;
+  return reader->Finish();
+}
+
+grpc::Status Generate(OneRequestService& service) {
+  v1::GenerateRequest request;
+  request.set_max_tokens(2);
+  return StatusOf<v1::GenerateReply>(service, request, &v1::Inference::Stub::Generate);
+}
+
+grpc::Status Capture(OneRequestService& service) {
+  v1::CaptureAttentionRequest request;
+  request.add_rows(-1);
+  return StatusOf<v1::CaptureAttentionReply>(service, request,
+                                             &v1::Inference::Stub::CaptureAttention);
+}
+
+// The second call finds the budget of the requests full while the first one runs.
+void ExpectOneAtATime(grpc::Status (*call)(OneRequestService&)) {
+  OneRequestService service;
+  service.Hold();
+  grpc::Status first;
+  std::thread running([&] { first = call(service); });
+  EXPECT_TRUE(service.WaitForStep());
+  const grpc::Status second = call(service);
+  service.Release();
+  running.join();
+  EXPECT_EQ(second.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << second.error_message();
+  EXPECT_THAT(second.error_message(), HasSubstr("bytes of requests; with this one of"));
+  EXPECT_TRUE(first.ok()) << first.error_message();
+  EXPECT_TRUE(service.Memory().Take(1).ok()) << "the ended calls still hold memory";
+}
+
+TEST(RequestMemoryTest, GenerateTakesItsRequestFromTheBudget) { ExpectOneAtATime(Generate); }
+
+TEST(RequestMemoryTest, CaptureAttentionTakesItsRequestFromTheBudget) { ExpectOneAtATime(Capture); }
 
 }  // namespace
 }  // namespace lssar
