@@ -20,7 +20,6 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/attention-inl.h"
 #include "kernels/cpu/attention_fixed-inl.h"
 #include "kernels/cpu/attention_score-inl.h"
 #include "kernels/cpu/attention_weigh-inl.h"
@@ -31,7 +30,7 @@ namespace lssar {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Reduce: the sum and maximum of each row over its splits, and from them the row's weighting.
+// Reduce: the sum and maximum of each row over its splits, and from them the row's rule.
 template <typename T>
 void Reduce(Work<T>& work) {
   const ItemValues& values = work.values;
@@ -50,14 +49,14 @@ void Reduce(Work<T>& work) {
       sum += values.sum[at] * (is_exp ? std::exp(double{values.max[at]} - double{max}) : 1.0);
     }
     const ReweightPower& power = *work.powers[row];
-    work.weightings[row] = ReduceRow(work.args.spec, power, num_keys, max, sum);
+    work.rules[row] = ReduceRow(work.args.spec, power, num_keys, max, sum);
     if constexpr (kIsFixed<T>) {
       if (is_refined && RefineRuleOf(work, row).is_flat) {
-        work.weightings[row].rule = WeightRule::kRatio;
-        work.weightings[row].threshold = power.Floor();
+        work.rules[row].kind = WeightKind::kRatio;
+        work.rules[row].threshold = power.Floor();
       }
     }
-    if (work.weightings[row].rule != WeightRule::kRatio) continue;
+    if (work.rules[row].kind != WeightKind::kRatio) continue;
 
     double exact_sum = 0, exact_max = 0;
     double phi[kChunkKeys];
@@ -69,7 +68,7 @@ void Reduce(Work<T>& work) {
         exact_max = std::max(exact_max, phi[key]);
       }
     }
-    ReduceFlatRow(work.args.spec, num_keys, exact_max, exact_sum, &work.weightings[row]);
+    ReduceFlatRow(work.args.spec, num_keys, exact_max, exact_sum, &work.rules[row]);
   }
 }
 
@@ -188,7 +187,7 @@ class AttentionRun {
                  .kv = KvHead<T>(args_, item),
                  .task = task,
                  .values = ItemValues(item, args_.kv.layout, values),
-                 .weightings = {},
+                 .rules = {},
                  .powers = {},
                  .slopes = {}};
     for (int row = 0; row < item.num_rows; ++row) {

@@ -22,7 +22,10 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/attention_math.h"
-#include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/attention_dot-inl.h"
+#include "kernels/cpu/attention_phi-inl.h"
+#include "kernels/cpu/attention_rule-inl.h"
+#include "kernels/cpu/attention_values-inl.h"
 #include "kernels/cpu/attention_work-inl.h"
 #include "kernels/quantize.h"
 #include "kernels/two_planes.h"
@@ -541,10 +544,10 @@ HWY_INLINE RefineRule RefineRuleOf(const Work<Fx16>& work, int row) {
     lower = std::max(lower, values.max[values.AtSplit(row, split)]);
     sum += values.sum[values.AtSplit(row, split)];
   }
-  const RowWeighting weighting = ReduceRow(work.args.spec, *work.powers[row], num_keys, lower, sum);
+  const WeightRule rule = ReduceRow(work.args.spec, *work.powers[row], num_keys, lower, sum);
   // Not a row whose sum is NaN: it has no candidates, and its output is NaN.
-  if (weighting.rule != WeightRule::kReweightSoftplus) return {.is_flat = true};
-  return {.threshold = weighting.threshold};
+  if (rule.kind != WeightKind::kReweightSoftplus) return {.is_flat = true};
+  return {.threshold = rule.threshold};
 }
 
 // Where the keys of a chunk are, by page.

@@ -16,8 +16,9 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/attention_math.h"
-#include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/attention_dot-inl.h"
 #include "kernels/cpu/attention_fixed-inl.h"
+#include "kernels/cpu/attention_phi-inl.h"
 #include "kernels/cpu/attention_work-inl.h"
 
 HWY_BEFORE_NAMESPACE();

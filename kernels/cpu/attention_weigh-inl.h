@@ -18,8 +18,10 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/attention_math.h"
-#include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/attention_dot-inl.h"
 #include "kernels/cpu/attention_fixed-inl.h"
+#include "kernels/cpu/attention_rule-inl.h"
+#include "kernels/cpu/attention_values-inl.h"
 #include "kernels/cpu/attention_work-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -35,7 +37,7 @@ void ExactChunk(const Work<T>& work, int row, int chunk, int count, double* phi)
   [[maybe_unused]] const float* q = work.args.q + work.VectorIdx(row);
   const double scale = ScaleOf(spec, work.args.kv.layout.head_dim, num_keys);
   double shift = ShiftOf(spec, num_keys);
-  if (spec.Form().phi == Phi::kExp) shift -= double{work.weightings[row].max};
+  if (spec.Form().phi == Phi::kExp) shift -= double{work.rules[row].max};
   for (int key = 0; key < count; key += kExactKeys) {
     if constexpr (kIsFixed<T>) {
       FixedExactDots(work, row, chunk + key, phi + key);
@@ -84,35 +86,35 @@ ChunkValues<ValueOf<T>> FindChunk(const Work<T>& work, int chunk) {
 template <typename T>
 Survivors FindSurvivors(const Work<T>& work, int row, int chunk, int32_t* keys) {
   int count = std::clamp(work.item.NumKeys(row) - chunk, 0, kChunkKeys);
-  const RowWeighting& weighting = work.weightings[row];
+  const WeightRule& rule = work.rules[row];
   float* scores = work.values.Scores(row) + chunk;
   const uint8_t* candidates = nullptr;
   if constexpr (kIsFixed<T>) {
     // In a flat row all keys are candidates.
     if (work.item.NumKeys(row) > kShortRowKeys && !HasBothPlanes(work.item, row) &&
-        weighting.rule == WeightRule::kReweightSoftplus) {
+        rule.kind == WeightKind::kReweightSoftplus) {
       count = work.values.NumCandidates(row, chunk);
       candidates = work.values.CandidateKeys(row) + chunk;
     }
   }
-  if (weighting.rule == WeightRule::kRatio) {
+  if (rule.kind == WeightKind::kRatio) {
     double phi[kChunkKeys];
     ExactChunk(work, row, chunk, count, phi);
     for (int key = 0; key < count; ++key) {
-      const double x = weighting.exact_gain * phi[key] - double{weighting.offset};
-      scores[key] = float(x / weighting.exact_peak);
+      const double x = rule.exact_gain * phi[key] - double{rule.offset};
+      scores[key] = float(x / rule.exact_peak);
     }
   }
   return {.keys = keys,
           .weights = scores,
-          .count = KeepSurvivors(weighting.threshold, scores, Size(count), candidates, keys)};
+          .count = KeepSurvivors(rule.threshold, scores, Size(count), candidates, keys)};
 }
 
 template <typename T>
 void WeighList(const Work<T>& work, int row, int split, int chunk, const Survivors& list) {
   const size_t at = work.values.AtSplit(row, split);
   work.values.weight_sum[at] +=
-      WeighSurvivors(work.weightings[row], *work.powers[row], work.values.Scores(row) + chunk,
+      WeighSurvivors(work.rules[row], *work.powers[row], work.values.Scores(row) + chunk,
                      list.count, &work.values.num_read[at]);
 }
 
@@ -192,7 +194,7 @@ void WeighRow(const Work<T>& work, int row, int split, int chunk) {
   const int count = std::clamp(work.item.NumKeys(row) - chunk, 0, kChunkKeys);
   const size_t at = work.values.AtSplit(row, split);
   work.values.weight_sum[at] +=
-      WeighChunk(work.weightings[row], work.args.spec.window > 0, work.values.Scores(row) + chunk,
+      WeighChunk(work.rules[row], work.args.spec.window > 0, work.values.Scores(row) + chunk,
                  Size(count), &work.values.num_read[at]);
 }
 

@@ -11,8 +11,9 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/attention-inl.h"
 #include "kernels/cpu/attention_plan.h"
+#include "kernels/cpu/attention_rule-inl.h"
+#include "kernels/cpu/attention_values-inl.h"
 #include "kernels/cpu/kv_head-inl.h"
 #include "kernels/ops.h"
 
@@ -82,7 +83,7 @@ struct Work {
   KvHead<T> kv;
   TaskScratch<T> task;
   ItemValues values;
-  RowWeighting weightings[kBlockRows];
+  WeightRule rules[kBlockRows];
   const ReweightPower* powers[kBlockRows];
   float slopes[kBlockRows];  // of ALiBi
 

@@ -8,7 +8,7 @@
 #define HWY_TARGET_INCLUDE "tests/kernels/cpu/attention_threshold.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/attention_rule-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lssar {
@@ -17,20 +17,20 @@ namespace {
 
 [[maybe_unused]] constexpr auto kUnused = &ApplyOtherPhi;
 
-RowWeighting WeightingOf(const ThresholdRow& row) {
+WeightRule RuleOf(const ThresholdRow& row) {
   return ReduceRow(row.spec, ReweightPower(row.spec.p), row.num_keys, row.max, row.sum);
 }
 
 void ThresholdOfTarget(const ThresholdRow& row, float* threshold) {
-  const RowWeighting weighting = WeightingOf(row);
-  const bool is_peaked = weighting.rule == WeightRule::kReweight ||
-                         weighting.rule == WeightRule::kReweightSoftplus ||
-                         weighting.rule == WeightRule::kReweightExp;
-  *threshold = is_peaked ? weighting.threshold : std::numeric_limits<float>::quiet_NaN();
+  const WeightRule rule = RuleOf(row);
+  const bool is_peaked = rule.kind == WeightKind::kReweight ||
+                         rule.kind == WeightKind::kReweightSoftplus ||
+                         rule.kind == WeightKind::kReweightExp;
+  *threshold = is_peaked ? rule.threshold : std::numeric_limits<float>::quiet_NaN();
 }
 
 void WeightsOfTarget(const ThresholdRow& row, std::span<float> scores) {
-  const RowWeighting weighting = WeightingOf(row);
+  const WeightRule rule = RuleOf(row);
   const ReweightPower power(row.spec.p);
   HWY_ALIGN float chunk[kChunkKeys];
   for (size_t i = 0; i < scores.size(); i += kChunkKeys) {
@@ -38,7 +38,7 @@ void WeightsOfTarget(const ThresholdRow& row, std::span<float> scores) {
     std::fill_n(chunk, kChunkKeys, row.max);
     std::copy_n(scores.data() + i, count, chunk);
     int64_t num_read = 0;
-    WeighSurvivors(weighting, power, chunk, count, &num_read);
+    WeighSurvivors(rule, power, chunk, count, &num_read);
     std::copy_n(chunk, count, scores.data() + i);
   }
 }
