@@ -1,9 +1,7 @@
 #include "server/server.h"
 
-#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,14 +12,11 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "lssar/v1/inference.grpc.pb.h"
 #include "models/attention_override.h"
-#include "models/page_pool.h"
-#include "runtime/draft_model.h"
 #include "server/api/call_context.h"
 #include "server/api/worker_pool.h"
 #include "server/auth/access_control.h"
@@ -30,8 +25,7 @@
 #include "server/batch/batch_store.h"
 #include "server/config/limits.h"
 #include "server/config/security_warnings.h"
-#include "server/grpc/inference_service.h"
-#include "server/grpc/reflection_service.h"
+#include "server/grpc/grpc_port.h"
 #include "server/grpc/reply_writer.h"
 #include "server/http/http_server.h"
 #include "server/loaded_model.h"
@@ -46,85 +40,24 @@
 #include "server/ops/otlp_exporter.h"
 #include "server/ops/port_probe.h"
 #include "server/ops/server_metrics.h"
+#include "server/ops/serving_log.h"
 #include "server/ops/watchdog.h"
 #include "server/served_models.h"
 
 namespace lssar {
 namespace {
 
-// Memory for gRPC's buffers: a few dozen messages of the largest size.
-constexpr int64_t kGrpcMemoryBytes = int64_t{1} << 30;
-// A connection without calls is closed after this time; clients open it again when they need it.
-constexpr int kMaxIdleMs = 15 * 60 * 1000;
 // With a step that has run for this part of --step-timeout the server is not ready.
 constexpr int kStepTimeoutDivisor = 4;
-// Clients may send keepalive pings this often; gRPC closes the connections of those that ping
-// faster.
-constexpr int kMinClientPingMs = 500;
 // After the last call has ended, new calls are rejected with UNAVAILABLE for this long before gRPC
 // shuts down. gRPC's shutdown ends arriving calls with CANCELLED, which clients do not retry
 // elsewhere.
 constexpr absl::Duration kRejectTime = absl::Milliseconds(200);
-// Between two log lines of a long self-check.
-constexpr auto kSelfCheckLogTime = std::chrono::seconds(5);
 // Time for gRPC to send the last bytes of ended calls; then it closes connections and health
 // watches.
 constexpr auto kFlushTime = std::chrono::milliseconds(200);
 // Time to send the last spans at the end.
 constexpr auto kSpanFlushTime = std::chrono::seconds(2);
-
-void Configure(const ConnectionOptions& options, grpc::ServerBuilder& builder) {
-  static const bool has_plugins = [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    // Protobuf would write plain text between the JSON log lines; ReadMessage reports its errors.
-    google::protobuf::SetLogHandler(nullptr);
-    return true;
-  }();
-  LSSAR_CHECK(has_plugins);
-  builder.SetMaxReceiveMessageSize(limits::kMaxMessageBytes);
-  builder.SetMaxSendMessageSize(-1);
-  builder.SetResourceQuota(grpc::ResourceQuota("lssar").Resize(kGrpcMemoryBytes));
-  // A compressed message is refused, and never inflated: gRPC checks its size afterwards only.
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  // TrafficWatch relies on flow control windows that do not grow with the bandwidth.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_calls);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, limits::kMaxMetadataBytes);
-  const auto milliseconds = [](absl::Duration duration) {
-    return int(absl::ToInt64Milliseconds(duration));
-  };
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                             milliseconds(options.handshake_timeout));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, milliseconds(options.keepalive_time));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-                             milliseconds(options.keepalive_timeout));
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                             kMinClientPingMs);
-}
-
-// Size of the page pool.
-int64_t KvCacheBytes(const LoadedModel& model) {
-  const EngineOptions& engine = model.GetEngine().Options();
-  const KvLayout layout =
-      LayoutOf(model.GetCheckpoint().config, engine.kv_cache_dtype, engine.page_size);
-  return model.GetEngine().Stats().num_pages * int64_t(layout.PageBytes());
-}
-
-// Logs the start of the self-check and then its progress, at most once in kSelfCheckLogTime.
-OnSelfCheckProgress LogSelfCheck(const Log& log) {
-  return [&log, next = Clock::time_point()](const SelfCheckProgress& progress) mutable {
-    const Clock::time_point now = Clock::now();
-    if (now < next) return;
-    next = now + kSelfCheckLogTime;
-    log.Info("self-check", {{"num_rows", progress.num_rows},
-                            {"num_tokens", progress.num_tokens},
-                            {"num_tokens_done", progress.num_tokens_done}});
-  };
-}
 
 // `listen` with the port that is actually open.
 std::string AddressOf(const std::string& listen, int port) {
@@ -170,8 +103,6 @@ struct Server::State {
   // Loads API keys and certificates and opens the gRPC port.
   // Errors  those of Open
   absl::Status OpenPort();
-  // Starts gRPC and serves the port's connections; `acceptor` null: in-process calls only.
-  absl::Status StartGrpc(std::unique_ptr<Acceptor> acceptor);
   // What /readyz says.
   absl::Status Readiness() const;
   void LogSecurityWarnings() const;
@@ -203,7 +134,6 @@ struct Server::State {
   ServerStatus Status();
   // Loads the model for the first time or again, by `load`.
   absl::StatusOr<std::unique_ptr<LoadedModel>> LoadBy(const LoadModel& load);
-  void LogServing(const LoadedModel& model) const;
   ProbeEndpoints Pages();
   void Fail(const EngineFailure& failure);
   // Opens the HTTP port, and goes on with the batches.
@@ -228,7 +158,9 @@ struct Server::State {
                        .on_serving =
                            [this](const LoadedModel& model) {
                              if (!std::exchange(was_served, true)) SetServing(true);
-                             LogServing(model);
+                             LogFields addresses = LogFields::object();
+                             AddAddresses(&addresses);
+                             LogServing(model, addresses, log);
                            },
                        .on_retired = [this] { replies->ForgetEngineThread(); }},
                       &log};
@@ -281,7 +213,16 @@ absl::Status Server::State::OpenPort() {
     port = acceptor->Port();
   }
   LogSecurityWarnings();
-  RETURN_IF_ERROR(StartGrpc(std::move(acceptor)));
+  if (options.tls.HasTls()) {
+    ASSIGN_OR_RETURN(certificates, TlsCertificates::Open(options.tls, &log));
+  }
+  ASSIGN_OR_RETURN(GrpcPort started,
+                   StartGrpcPort(options, std::move(acceptor), certificates.get(), Parts()));
+  service = std::move(started.service);
+  reflection = std::move(started.reflection);
+  connections = std::move(started.connections);
+  replies = std::move(started.replies);
+  server = std::move(started.server);
   SetServing(false);
   if (options.listen.empty()) return absl::OkStatus();
   if (connections != nullptr) connections->Start();
@@ -289,59 +230,6 @@ absl::Status Server::State::OpenPort() {
       std::make_unique<PortProbe>([address = AddressOf(options.listen, port), tls = options.tls] {
         return ProbeGrpcPort(address, tls);
       });
-  return absl::OkStatus();
-}
-
-absl::Status Server::State::StartGrpc(std::unique_ptr<Acceptor> acceptor) {
-  using ConnectionType = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-  reflection = MakeReflectionService({v1::Inference::service_full_name(), "grpc.health.v1.Health",
-                                      "grpc.reflection.v1alpha.ServerReflection"});
-  grpc::ServerBuilder builder;
-  Configure(options.connection, builder);
-  replies = std::make_unique<ReplyWriter>(builder.AddCompletionQueue());
-  InferenceRpcs inference = MakeInferenceService(
-      Parts(),
-      [this](const std::string& peer, size_t num_bytes) {
-        if (connections != nullptr) connections->OnMessage(peer, num_bytes);
-      },
-      [this](const std::string& peer) {
-        return connections == nullptr ? nullptr : connections->FindSocket(peer);
-      });
-  service = std::move(inference.service);
-  builder.RegisterService(service.get());
-  builder.RegisterService(reflection.get());
-  if (options.tls.HasTls()) {
-    ASSIGN_OR_RETURN(certificates, TlsCertificates::Open(options.tls, &log));
-  }
-  if (acceptor != nullptr) {
-    connections = std::make_unique<GrpcConnections>(GrpcConnections::Options{
-        .acceptor = std::move(acceptor),
-        .grpc_acceptor = builder.experimental().AddExternalConnectionAcceptor(
-            ConnectionType::FROM_FD, MakeCredentials(certificates.get())),
-        .metrics = &metrics.GrpcPort(),
-        .log = &log,
-        .max_streams = options.connection.max_calls,
-        .max_upload_bytes_per_address = kGrpcMemoryBytes * 3 / 8});
-  }
-  if (IsUnixSocket(options.listen)) {
-    // Who may connect is a matter of the file's directory: gRPC's own listener is enough, without
-    // TLS. gRPC replaces a socket that an earlier server has left, but also one in use.
-    if (IsListening(options.listen)) {
-      return absl::UnavailableError(
-          StrCat("--listen ", options.listen, ": another process listens on this socket"));
-    }
-    builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials());
-  }
-  server = builder.BuildAndStart();
-  if (server == nullptr) {
-    return IsUnixSocket(options.listen)
-               ? absl::UnavailableError(StrCat("--listen ", options.listen,
-                                               ": the socket cannot be opened; its directory must "
-                                               "exist and be writable"))
-               : absl::InternalError("gRPC's server does not start");
-  }
-  inference.accept();
-  replies->Start();
   return absl::OkStatus();
 }
 
@@ -394,44 +282,6 @@ void Server::State::LogSecurityWarnings() const {
 void Server::State::AddAddresses(LogFields* fields) const {
   if (!options.listen.empty()) (*fields)["address"] = AddressOf(options.listen, port);
   if (http != nullptr) (*fields)["http_address"] = AddressOf(options.http_listen, http->Port());
-}
-
-void Server::State::LogServing(const LoadedModel& model) const {
-  if (!model.SelfCheckFailure().empty()) {
-    log.Warning("self-check failed", {{"message", model.SelfCheckFailure()}});
-  }
-  const Checkpoint& checkpoint = model.GetCheckpoint();
-  const EngineOptions& engine = model.GetEngine().Options();
-  LogFields fields = {{"model", model.ServedNames().front()},
-                      {"hash", checkpoint.hash},
-                      {"attention", checkpoint.config.AttentionNames()},
-                      {"p", checkpoint.config.AttentionP().value_or(0.0)},
-                      {"dtype", NameOf(checkpoint.dtype)},
-                      {"kv_cache_dtype", NameOf(engine.kv_cache_dtype)},
-                      {"num_pages", model.GetEngine().Stats().num_pages},
-                      {"page_size", engine.page_size},
-                      {"kv_mib", KvCacheBytes(model) >> 20},
-                      {"max_model_len", engine.max_model_len},
-                      {"self_check_rows", model.GetSelfCheck().num_rows},
-                      {"self_check_error", model.GetSelfCheck().worst_error}};
-  if (!checkpoint.chat_warning.empty()) {
-    log.Warning("no_chat", {{"model", checkpoint.name}, {"reason", checkpoint.chat_warning}});
-  }
-  if (const DraftModel* const draft = model.GetEngine().GetDraftModel(); draft != nullptr) {
-    fields["draft_model"] = draft->Model().name;
-    fields["draft_hash"] = draft->Model().hash;
-    fields["draft_dtype"] = NameOf(draft->Model().dtype);
-    fields["draft_kv_mib"] =
-        int64_t(draft->Layout().PoolBytes() + draft->Layout().ValuePoolBytes()) >> 20;
-  }
-  if (Backend* const backend = model.GetBackend(); backend != nullptr) {
-    fields["device"] = backend->Name();
-    fields["backend"] = backend->Describe();
-    const auto free_bytes = backend->FreeBytes();
-    if (free_bytes.ok() && *free_bytes) fields["device_free_mib"] = **free_bytes >> 20;
-  }
-  AddAddresses(&fields);
-  log.Info("serving", fields);
 }
 
 ServerPhase Server::State::Phase() {
