@@ -13,6 +13,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/attention_dot-inl.h"
 #include "kernels/cpu/attention_plan.h"
+#include "kernels/cpu/float_math-inl.h"
 #include "kernels/cpu/kv_head-inl.h"
 #include "kernels/kv_layout.h"
 

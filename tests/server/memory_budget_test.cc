@@ -225,7 +225,7 @@ class OneRequestService {
   std::atomic<int> num_steps_ = 0;
   const std::unique_ptr<LoadedModel> model_ = *LoadFakeModel();
   AdmissionControl admission_{/*max_calls=*/2, access_.get()};
-  WorkerPool workers_{{}};
+  WorkerPool workers_{WorkerPool::Options{}};
   std::unique_ptr<ReplyWriter> replies_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<grpc::Server> server_;
