@@ -9,7 +9,7 @@
 namespace lssar {
 
 struct InstructionSet {
-  std::string name;    // "AVX3", "AVX2", "SSE4", "SCALAR", ...
+  std::string name;    // "AVX3_DL" (AVX-512 with VNNI), "AVX3", "AVX2", "SSE4", "SCALAR", ...
   int64_t target = 0;  // Highway's bit
 };
 

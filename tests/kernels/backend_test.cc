@@ -51,6 +51,15 @@ TEST(BackendTest, DescribesItself) {
   EXPECT_GE((*MakeBackend({}))->NumThreads(), 1);
 }
 
+#if defined(__x86_64__)
+// Cascade Lake and Cooper Lake have AVX-512 with VNNI, but not the rest of what Highway's target of
+// that name asks for. A machine without VNNI does not run its code, whatever else it has.
+TEST(BackendTest, Avx512WithVnniIsUsedWhereTheMachineHasIt) {
+  const bool has_vnni = __builtin_cpu_supports("avx512vnni") != 0;
+  EXPECT_EQ(InstructionSets().front() == "AVX3_DL", has_vnni) << InstructionSets().front();
+}
+#endif
+
 // Every option of BackendOptions that a program offers is a BackendFlag.
 TEST(BackendTest, FlagsParse) {
   BackendOptions options;

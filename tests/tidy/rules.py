@@ -226,7 +226,8 @@ def device_arrays(tree: Tree) -> Iterator[Finding]:
 
 def header_guards(tree: Tree) -> Iterator[Finding]:
     for path, text in tree.items():
-        if not path.endswith('.h'):
+        # A header before a library's own of the same name is included as often as that one.
+        if not path.endswith('.h') or '#include_next' in text:
             continue
         guard = 'LSSAR_' + re.sub(r'[^A-Z0-9]', '_', path.upper()) + '_'
         first = re.search(r'^\s*#\s*(?:ifndef|if\s+defined\s*\()\s*(\w+)', text, flags=re.M)
