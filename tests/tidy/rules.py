@@ -224,6 +224,29 @@ def device_arrays(tree: Tree) -> Iterator[Finding]:
                               'the first one; put the inner array into a struct')
 
 
+# Inline assembly: its text, then its outputs (":::" and "::" have none).
+ASSEMBLY = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)'
+                      r':((?:\s*"[^"]*"\s*\((?:[^()]|\([^()]*\))*\)\s*,?)*)')
+
+
+def early_clobbers(tree: Tree) -> Iterator[Finding]:
+    """An output that is written before the last instruction may share its register with an input
+    that is read after it."""
+    for path, text in tree.items():
+        if not path.endswith(('.cu', '.cuh')):
+            continue
+        code = re.sub(r'//[^\n]*', '', text)
+        for statement in ASSEMBLY.finditer(code):
+            body = re.sub(r'\\n|[{}\s]', ' ', ''.join(re.findall(r'"([^"]*)"', statement.group(1))))
+            early = [part for part in body.split(';') if part.strip()][:-1]
+            for i, output in enumerate(re.findall(r'"([^"]*)"', statement.group(2))):
+                if '&' not in output and any(re.search(rf'%{i}\b', part) for part in early):
+                    yield Finding(path, code.count('\n', 0, statement.start()) + 1,
+                                  f'output %{i} ("{output}") is used before the last instruction '
+                                  f'of the assembly: an early clobber, "{output[0]}&'
+                                  f'{output[1:]}"')
+
+
 def header_guards(tree: Tree) -> Iterator[Finding]:
     for path, text in tree.items():
         # A header before a library's own of the same name is included as often as that one.
@@ -295,5 +318,5 @@ def shell_syntax(tree: Tree) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     include_layers, include_paths, line_lengths, markdown_lines, markdown_links, listed_sources,
-    mapped_files, device_arrays, header_guards, marks, plain_sentences, machine_paths, one_version,
-    shell_syntax)
+    mapped_files, device_arrays, early_clobbers, header_guards, marks, plain_sentences,
+    machine_paths, one_version, shell_syntax)

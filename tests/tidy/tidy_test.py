@@ -125,6 +125,22 @@ CANARIES = (
      {'kernels/a.cu': '  float c[kSets][4];  // Sum q[4][2]\n  unsigned (&b)[2][2];\n'
                       '  Dot<E>(q_[rows].parts[0], b, c);\n  split_[rows].values[i][1] = 0;\n'
                       '  Sum sums[8];\n', 'kernels/a.cc': 'Sum q[4][2];\n'}, []),
+    (rules.early_clobbers,
+     {'kernels/a.cuh': 'int a;\n'
+                       'asm("{\\n"\n    "prmt.b32 %0, %2, %3, 0x4140;\\n"\n'
+                       '    "sub.f16x2 %1, %0, %4;\\n"\n    "}"\n'
+                       '    : "=r"(first), "=r"(second)  // why\n'
+                       '    : "r"(a[0]), "r"(b), "r"(c));\n'
+                       'asm volatile("add.u32 %0, %0, 1; add.u32 %0, %0, %1;" : "+r"(x) '
+                       ': "r"(y));\n'},
+     ['kernels/a.cuh:2', 'kernels/a.cuh:8']),
+    (rules.early_clobbers,
+     {'kernels/a.cuh': 'asm("mov.b32 p, %1; mov.b32 %0, %2;" : "=&r"(a[f(1)]) : "r"(b), "r"(c));\n'
+                       'asm volatile("{ try.wait p, [%1]; selp.u32 %0, 1, 0, p;\\n}" : "=r"(a) '
+                       ': "r"(b));\n'
+                       'asm("ex2 %0, %1;" : "=f"(y) : "f"(x));\n'
+                       'asm volatile("red [%0], %1; fence;" ::"l"(a), "l"(b) : "memory");\n',
+      'kernels/a.cc': 'asm("mov %0, 1; add %0, %0, %1;" : "=r"(a) : "r"(b));\n'}, []),
     (rules.header_guards, {'models/a.h': header('models/b.h')}, ['models/a.h:1']),
     (rules.header_guards, {'models/a.h': '#pragma once\n'}, ['models/a.h:1']),
     (rules.header_guards,
