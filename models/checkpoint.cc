@@ -42,6 +42,9 @@ absl::Status LoadModel(const std::string& directory, Backend* backend, const Loa
   if (options.check != nullptr) RETURN_IF_ERROR(options.check(checkpoint->config));
 
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::OpenModel(directory));
+  if (options.check_memory != nullptr) {
+    RETURN_IF_ERROR(options.check_memory(checkpoint->config, LeastBytes(file, options.dtype)));
+  }
   Sha256 config_hash;
   config_hash.Add(config_text);
   checkpoint->config_hash = config_hash.ShortHex();

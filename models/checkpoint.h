@@ -27,6 +27,8 @@ struct LoadOptions {
   int max_num_batched_tokens = 512;
   // Called before any weights are read; its error is the load's. Null: nothing is checked.
   std::function<absl::Status(const ModelConfig&)> check = nullptr;
+  // The same, after `check`, with the bytes of the matrices in memory, at least (LeastBytes).
+  std::function<absl::Status(const ModelConfig&, int64_t weight_bytes)> check_memory = nullptr;
 };
 
 // Const after load, except that `model` runs one step at a time.

@@ -368,20 +368,6 @@ DType GptWeights::NarrowestType() const {
 
 namespace {
 
-// Bytes of the matrices on the device, at least: without padding and scales.
-int64_t LeastBytes(const TensorFile& file, std::optional<DType> dtype) {
-  int64_t num_bytes = 0;
-  for (const auto& [name, tensor] : file.Tensors()) {
-    if (tensor.shape.size() != 2) continue;  // a norm, a bias, or what older files hold beside them
-    const int64_t stored = int64_t(tensor.bytes.size());
-    const bool is_float = FloatType(tensor.type).has_value();
-    const int64_t packed =
-        dtype ? tensor.NumElements() * int64_t(InfoOf(*dtype).num_bits) / 8 : stored;
-    num_bytes += is_float ? packed : std::min(packed, stored);
-  }
-  return num_bytes;
-}
-
 // Errors  RESOURCE_EXHAUSTED: the weights need more memory than the device has free
 absl::Status CheckDeviceMemory(const TensorFile& file, Backend* backend,
                                std::optional<DType> dtype) {
@@ -395,6 +381,19 @@ absl::Status CheckDeviceMemory(const TensorFile& file, Backend* backend,
 }
 
 }  // namespace
+
+int64_t LeastBytes(const TensorFile& file, std::optional<DType> dtype) {
+  int64_t num_bytes = 0;
+  for (const auto& [name, tensor] : file.Tensors()) {
+    if (tensor.shape.size() != 2) continue;  // a norm, a bias, or what older files hold beside them
+    const int64_t stored = int64_t(tensor.bytes.size());
+    const bool is_float = FloatType(tensor.type).has_value();
+    const int64_t packed =
+        dtype ? tensor.NumElements() * int64_t(InfoOf(*dtype).num_bits) / 8 : stored;
+    num_bytes += is_float ? packed : std::min(packed, stored);
+  }
+  return num_bytes;
+}
 
 absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelConfig& config,
                                           Backend* backend, std::optional<DType> dtype) {

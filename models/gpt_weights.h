@@ -59,6 +59,9 @@ struct GptWeights {
   DType NarrowestType() const;
 };
 
+// Bytes of the matrices in memory, at least: without padding and scales. dtype: as below.
+int64_t LeastBytes(const TensorFile& file, std::optional<DType> dtype);
+
 // `dtype`: the element type of the packed matrices; nullopt: each as the file has it. Norms and
 // biases are fp32.
 // Errors  INVALID_ARGUMENT: a tensor is missing, unexpected, of another dtype or shape (the message

@@ -37,27 +37,40 @@ PoolSize ChooseHostPool(const EngineOptions& options, int64_t sequence_bytes) {
   return {wanted, "the default pool"};
 }
 
+// A device's free memory. weight_bytes: those of it that the weights will take.
+struct DeviceMemory {
+  int64_t free_bytes = 0;
+  int64_t weight_bytes = 0;
+
+  int64_t Left() const { return free_bytes - weight_bytes; }
+  std::string Text() const {
+    return StrCat(free_bytes, " bytes",
+                  weight_bytes > 0 ? StrCat(" less the weights' ", weight_bytes) : "");
+  }
+};
+
 // Device memory has no other use, so every sequence may have its whole context.
 PoolSize ChooseDevicePool(const EngineOptions& options, int64_t sequence_bytes,
-                          int64_t free_bytes) {
+                          const DeviceMemory& memory) {
   const int64_t wanted = options.max_num_seqs * sequence_bytes;
-  const int64_t reserve = std::min(free_bytes / kReserveShare, kMaxReserveBytes);
-  if (wanted <= free_bytes - reserve) return {wanted, "the default pool"};
-  return {free_bytes - reserve,
-          StrCat("the device's free memory of ", free_bytes, " bytes less a reserve of ", reserve)};
+  const int64_t reserve = std::min(memory.Left() / kReserveShare, kMaxReserveBytes);
+  if (wanted <= memory.Left() - reserve) return {wanted, "the default pool"};
+  return {memory.Left() - reserve,
+          StrCat("the device's free memory of ", memory.Text(),
+                 memory.weight_bytes > 0 ? " and" : " less", " a reserve of ", reserve)};
 }
 
+// memory: null on a host.
 absl::StatusOr<PoolSize> ChoosePoolSize(const EngineOptions& options, int64_t sequence_bytes,
-                                        Backend& backend) {
-  ASSIGN_OR_RETURN(const std::optional<int64_t> free_bytes, backend.FreeBytes());
+                                        const std::optional<DeviceMemory>& memory) {
   if (options.kv_cache_bytes == 0) {
-    return free_bytes ? ChooseDevicePool(options, sequence_bytes, *free_bytes)
-                      : ChooseHostPool(options, sequence_bytes);
+    return memory ? ChooseDevicePool(options, sequence_bytes, *memory)
+                  : ChooseHostPool(options, sequence_bytes);
   }
-  if (free_bytes && options.kv_cache_bytes > *free_bytes) {
-    return absl::ResourceExhaustedError(StrCat("kv_cache_bytes = ", options.kv_cache_bytes,
-                                               " is more than the device has free: ", *free_bytes,
-                                               " bytes"));
+  if (memory && options.kv_cache_bytes > memory->Left()) {
+    return absl::ResourceExhaustedError(
+        StrCat("kv_cache_bytes = ", options.kv_cache_bytes,
+               " is more than the device has free: ", memory->Text()));
   }
   return PoolSize{options.kv_cache_bytes, "kv_cache_bytes"};
 }
@@ -116,18 +129,18 @@ std::optional<int64_t> GroupBytes(const std::string& mount, std::string path,
   }
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& config,
-                                                         const EngineOptions& options,
-                                                         Backend* backend) {
+// The layout with the pages that Create allocates. weight_bytes: as CheckFits.
+absl::StatusOr<KvLayout> ChooseLayout(const ModelConfig& config, const EngineOptions& options,
+                                      int64_t weight_bytes, Backend* backend) {
   KvLayout layout = LayoutOf(config, options.kv_cache_dtype, options.page_size);
   RETURN_IF_ERROR(CheckKvType(config, options.kv_cache_dtype));
   RETURN_IF_ERROR(backend->FitLayout(layout));
   const auto page_bytes = int64_t(layout.PageBytes());
   const int64_t pages_needed = layout.PagesFor(options.max_model_len);
-  ASSIGN_OR_RETURN(const PoolSize pool,
-                   ChoosePoolSize(options, pages_needed * page_bytes, *backend));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> free_bytes, backend->FreeBytes());
+  std::optional<DeviceMemory> memory;
+  if (free_bytes) memory = {*free_bytes, weight_bytes};
+  ASSIGN_OR_RETURN(const PoolSize pool, ChoosePoolSize(options, pages_needed * page_bytes, memory));
   const int64_t num_pages =
       std::min<int64_t>(pool.num_bytes / page_bytes, std::numeric_limits<int32_t>::max());
   if (num_pages < pages_needed) {
@@ -138,6 +151,23 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& conf
                " tokens needs ", pages_needed, " pages (", pages_needed * page_bytes, " bytes)"));
   }
   layout.num_pages = int(num_pages);
+  return layout;
+}
+
+}  // namespace
+
+absl::Status KvCache::CheckFits(const ModelConfig& config, const EngineOptions& options,
+                                int64_t weight_bytes, Backend* backend) {
+  ASSIGN_OR_RETURN(const std::optional<int64_t> free_bytes, backend->FreeBytes());
+  if (free_bytes && weight_bytes > *free_bytes) return absl::OkStatus();
+  return ChooseLayout(config, options, weight_bytes, backend).status();
+}
+
+absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& config,
+                                                         const EngineOptions& options,
+                                                         Backend* backend) {
+  ASSIGN_OR_RETURN(const KvLayout layout,
+                   ChooseLayout(config, options, /*weight_bytes=*/0, backend));
   ASSIGN_OR_RETURN(std::unique_ptr<Buffer> k, backend->Allocate(layout.PoolBytes()));
   ASSIGN_OR_RETURN(std::unique_ptr<Buffer> v, backend->Allocate(layout.ValuePoolBytes()));
   return std::unique_ptr<KvCache>(new KvCache(backend, layout, std::move(k), std::move(v)));

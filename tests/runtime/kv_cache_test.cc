@@ -144,6 +144,30 @@ TEST(KvCache, RefusesADeviceTooSmallForOneSequence) {
               HasSubstr("CUDA error 700"));
 }
 
+// Before weights are loaded: what they will take is not free for pages.
+TEST(KvCache, TheWeightsBytesCountBeforeTheyAreLoaded) {
+  EngineOptions options{.max_model_len = 640, .page_size = 64};
+  DeviceBackend device(16 * kDevicePageBytes);
+  const auto fits = [&](int64_t weight_bytes) {
+    return KvCache::CheckFits(SmallConfig(), options, weight_bytes, &device);
+  };
+  EXPECT_EQ(fits(0), absl::OkStatus());
+  EXPECT_EQ(fits(4 * kDevicePageBytes), absl::OkStatus());
+  const absl::Status status = fits(8 * kDevicePageBytes);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("the device's free memory of 196608 bytes less the weights' "
+                                       "98304 and a reserve of 6144"),
+                             HasSubstr("holds 7 pages of 64 tokens"), HasSubstr("needs 10 pages")));
+  // Loading them says so, with their type.
+  EXPECT_EQ(fits(17 * kDevicePageBytes), absl::OkStatus());
+  options.kv_cache_bytes = 10 * kDevicePageBytes;
+  EXPECT_EQ(fits(6 * kDevicePageBytes), absl::OkStatus());
+  EXPECT_THAT(std::string(fits(7 * kDevicePageBytes).message()),
+              HasSubstr("kv_cache_bytes = 122880 is more than the device has free: 196608 bytes "
+                        "less the weights' 86016"));
+}
+
 // A directory tree like those of /proc and /sys.
 class AvailableMemory : public testing::Test {
  protected:
