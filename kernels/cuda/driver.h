@@ -70,10 +70,17 @@ class CudaDriver {
   int64_t NumFreed() const { return num_freed_; }
   virtual int FreeMemory(size_t& num_bytes) = 0;
   virtual int Clear(void* address, size_t num_bytes) = 0;
-  // Host memory may change after the call. The copy runs in order with the kernels.
-  virtual int CopyIn(void* to, const void* from_host, size_t num_bytes) = 0;
-  // Returns when the copy, and all work before it, is done.
-  virtual int CopyOut(void* to_host, const void* from, size_t num_bytes) = 0;
+  // Copies from and to any host memory. They return when the copy, and all work before it, is done:
+  // a driver may read pageable memory after an asynchronous call has returned (Grace Hopper, HMM),
+  // and callers free it.
+  int CopyIn(void* to, const void* from_host, size_t num_bytes) {
+    const int code = CopyInAsync(to, from_host, num_bytes);
+    return code != kCudaSuccess ? code : Synchronize();
+  }
+  int CopyOut(void* to_host, const void* from, size_t num_bytes) {
+    const int code = CopyOutAsync(to_host, from, num_bytes);
+    return code != kCudaSuccess ? code : Synchronize();
+  }
   // Copies rows of bytes inside the device, `stride_bytes` apart in source and target; in order
   // with the kernels.
   struct CopyShape {
@@ -84,12 +91,12 @@ class CudaDriver {
   virtual int CopyInside(void* to, const void* from, const CopyShape& shape) = 0;
   virtual int Synchronize() = 0;
 
-  // Pinned host memory, for the two asynchronous copies below. They return at once and run in order
-  // with the kernels. The host memory must not change until Synchronize.
+  // Pinned host memory. The two asynchronous copies below return at once with it, and run in order
+  // with the kernels. Host memory of any kind must not change until Synchronize.
   virtual int AllocateHost(size_t num_bytes, void*& address) = 0;  // 64-byte aligned
   virtual void FreeHost(void* address) = 0;
-  virtual int CopyInAsync(void* to, const void* from_pinned, size_t num_bytes) = 0;
-  virtual int CopyOutAsync(void* to_pinned, const void* from, size_t num_bytes) = 0;
+  virtual int CopyInAsync(void* to, const void* from_host, size_t num_bytes) = 0;
+  virtual int CopyOutAsync(void* to_host, const void* from, size_t num_bytes) = 0;
 
   // Between BeginCapture and EndCapture, kernels, Clear, CopyInside and the two copies above do not
   // run: they are recorded with their arguments and addresses. Each LaunchGraph runs them in order.

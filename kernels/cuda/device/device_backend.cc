@@ -70,18 +70,6 @@ class DeviceDriver final : public CudaDriver {
   int Clear(void* address, size_t num_bytes) override {
     return Code(cudaMemsetAsync(address, 0, num_bytes, OwnStream()));
   }
-  int CopyIn(void* to, const void* from_host, size_t num_bytes) override {
-    // The wait: a driver may read pageable memory after the call returns (Grace Hopper, HMM), and
-    // callers free it.
-    const cudaError_t code =
-        cudaMemcpyAsync(to, from_host, num_bytes, cudaMemcpyHostToDevice, OwnStream());
-    return code != cudaSuccess ? Code(code) : Synchronize();
-  }
-  int CopyOut(void* to_host, const void* from, size_t num_bytes) override {
-    const cudaError_t code =
-        cudaMemcpyAsync(to_host, from, num_bytes, cudaMemcpyDeviceToHost, OwnStream());
-    return code != cudaSuccess ? Code(code) : Synchronize();
-  }
   int CopyInside(void* to, const void* from, const CopyShape& shape) override {
     if (shape.num_rows == 1) {
       return Code(
@@ -113,11 +101,11 @@ class DeviceDriver final : public CudaDriver {
     UseDevice();
     cudaFreeHost(address);
   }
-  int CopyInAsync(void* to, const void* from_pinned, size_t num_bytes) override {
-    return Code(cudaMemcpyAsync(to, from_pinned, num_bytes, cudaMemcpyHostToDevice, OwnStream()));
+  int CopyInAsync(void* to, const void* from_host, size_t num_bytes) override {
+    return Code(cudaMemcpyAsync(to, from_host, num_bytes, cudaMemcpyHostToDevice, OwnStream()));
   }
-  int CopyOutAsync(void* to_pinned, const void* from, size_t num_bytes) override {
-    return Code(cudaMemcpyAsync(to_pinned, from, num_bytes, cudaMemcpyDeviceToHost, OwnStream()));
+  int CopyOutAsync(void* to_host, const void* from, size_t num_bytes) override {
+    return Code(cudaMemcpyAsync(to_host, from, num_bytes, cudaMemcpyDeviceToHost, OwnStream()));
   }
 
   int BeginCapture() override {

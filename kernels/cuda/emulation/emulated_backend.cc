@@ -71,17 +71,6 @@ class EmulatedDriver final : public CudaDriver {
   int Clear(void* address, size_t num_bytes) override {
     return stream_->Submit([=] { std::memset(address, 0, num_bytes); });
   }
-  // Small copies are staged and do not wait, as in the CUDA runtime.
-  int CopyIn(void* to, const void* from_host, size_t num_bytes) override {
-    if (num_bytes > kStagedBytes) return CopyNow(to, from_host, num_bytes);
-    const char* const from = static_cast<const char*>(from_host);
-    return stream_->Submit([to, staged = std::vector<char>(from, from + num_bytes)] {
-      std::memcpy(to, staged.data(), staged.size());
-    });
-  }
-  int CopyOut(void* to_host, const void* from, size_t num_bytes) override {
-    return CopyNow(to_host, from, num_bytes);
-  }
   int CopyInside(void* to, const void* from, const CopyShape& shape) override {
     for (size_t row = 0; row < shape.num_rows; ++row) {
       const size_t at = row * shape.stride_bytes;
@@ -97,11 +86,11 @@ class EmulatedDriver final : public CudaDriver {
     return Allocate(num_bytes, address);
   }
   void FreeHost(void* address) override { Release(address); }
-  int CopyInAsync(void* to, const void* from_pinned, size_t num_bytes) override {
-    return CopyInOrder(to, from_pinned, num_bytes);
+  int CopyInAsync(void* to, const void* from_host, size_t num_bytes) override {
+    return CopyInOrder(to, from_host, num_bytes);
   }
-  int CopyOutAsync(void* to_pinned, const void* from, size_t num_bytes) override {
-    return CopyInOrder(to_pinned, from, num_bytes);
+  int CopyOutAsync(void* to_host, const void* from, size_t num_bytes) override {
+    return CopyInOrder(to_host, from, num_bytes);
   }
 
   int BeginCapture() override {
@@ -134,17 +123,11 @@ class EmulatedDriver final : public CudaDriver {
 
  private:
   static constexpr size_t kMemoryBytes = size_t{1} << 34;
-  static constexpr size_t kStagedBytes = size_t{1} << 20;
 
   void Release(void* address) override {
     stream_->Drain();
     taken_bytes_ -= malloc_usable_size(address);
     std::free(address);
-  }
-  int CopyNow(void* to, const void* from, size_t num_bytes) {
-    if (!stream_->Drain()) return kCudaCaptureUnsupported;
-    std::memcpy(to, from, num_bytes);
-    return kCudaSuccess;
   }
   int CopyInOrder(void* to, const void* from, size_t num_bytes) {
     return stream_->Submit([=] { std::memcpy(to, from, num_bytes); });

@@ -11,6 +11,7 @@
 
 #include "models/checkpoint.h"
 #include "models/page_pool.h"
+#include "runtime/kv_cache.h"
 #include "tests/kernels/cuda/faulty_driver.h"
 #include "tests/kernels/cuda/stepper.h"
 
@@ -184,6 +185,27 @@ TEST(CudaDriverTest, AModelThatDoesNotFitIsRefusedBeforeItIsLoaded) {
   EXPECT_EQ(script->alive.size(), num_alive);
 }
 
+// The weights fit, but not the KV cache of a sequence beside them.
+TEST(CudaDriverTest, AModelWithoutRoomForItsKvCacheIsRefusedBeforeItIsLoaded) {
+  const auto script = std::make_shared<DriverScript>();
+  const std::unique_ptr<Backend> backend = *MakeFaulty(script);
+  script->free_bytes = size_t{1} << 20;
+  script->Fail(DriverCall::kAllocate, kCudaInvalidValue);  // nothing may be allocated
+  const EngineOptions options{.max_model_len = 8192, .page_size = 64};
+  const auto load = [&](const LoadOptions& load_options) {
+    return LoadCheckpoint("tests/golden/gpt_lssar", backend.get(), load_options).status();
+  };
+  ExpectError(load({.dtype = DType::kF16,
+                    .check_memory =
+                        [&](const ModelConfig& config, int64_t weight_bytes) {
+                          return KvCache::CheckFits(config, options, weight_bytes, backend.get());
+                        }}),
+              absl::StatusCode::kResourceExhausted,
+              "the KV pool is too small: the device's free memory of 1048576 bytes less the "
+              "weights' ");
+  EXPECT_EQ(script->num_calls, 0);
+}
+
 const std::vector<SteppedSequence> kPrompt{{.num_rows = 24, .pages = {2, 0}}};
 const std::vector<SteppedSequence> kNextRow{{.first_position = 24, .pages = {2, 0}}};
 
@@ -203,7 +225,7 @@ absl::Status WholeLife(const std::shared_ptr<DriverScript>& script, bool* is_los
 }
 
 // Calls until there is a backend, whose IsLost can be asked: the probe's are the last.
-constexpr int kCallsOfOpen = 8;
+constexpr int kCallsOfOpen = 10;
 
 class FailingCallTest : public testing::TestWithParam<int> {};
 
@@ -314,6 +336,24 @@ TEST(StickyErrorTest, KernelFaultsAreStickyAndUsageErrorsAreNot) {
                          kCudaNoKernelForDevice, kCudaCaptureUnsupported}) {
     EXPECT_FALSE(IsStickyCudaError(code));
   }
+}
+
+// The emulation reads host memory when the stream runs, as a driver may read pageable memory. A copy
+// from memory that its caller frees must wait for that.
+TEST(EmulatedDriverTest, HostMemoryMayChangeAfterACopyThatIsNotAsynchronous) {
+  const std::unique_ptr<CudaDriver> driver = MakeEmulatedDriver();
+  void* memory = nullptr;
+  ASSERT_EQ(driver->Allocate(4, memory), kCudaSuccess);
+  int host = 5, on_device = 0;
+  ASSERT_EQ(driver->CopyIn(memory, &host, 4), kCudaSuccess);
+  host = 6;
+  ASSERT_EQ(driver->CopyOut(&on_device, memory, 4), kCudaSuccess);
+  EXPECT_EQ(on_device, 5);
+  ASSERT_EQ(driver->CopyInAsync(memory, &host, 4), kCudaSuccess);
+  host = 7;
+  ASSERT_EQ(driver->CopyOut(&on_device, memory, 4), kCudaSuccess);
+  EXPECT_EQ(on_device, 7) << "asynchronous copies do not read late: this test shows nothing";
+  driver->Free(memory);
 }
 
 // Recorded work runs at each launch, with the contents of its addresses at that time.

@@ -25,8 +25,6 @@ enum class DriverCall {
   kAllocate,
   kAllocateHost,
   kClear,
-  kCopyIn,
-  kCopyOut,
   kCopyInside,
   kSynchronize,
   kCopyInAsync,
@@ -116,12 +114,6 @@ class FaultyDriver final : public CudaDriver {
   }
   int Clear(void* address, size_t num_bytes) override {
     return Call(DriverCall::kClear, [&] { return driver_->Clear(address, num_bytes); });
-  }
-  int CopyIn(void* to, const void* from, size_t num_bytes) override {
-    return Call(DriverCall::kCopyIn, [&] { return driver_->CopyIn(to, from, num_bytes); });
-  }
-  int CopyOut(void* to, const void* from, size_t num_bytes) override {
-    return Call(DriverCall::kCopyOut, [&] { return driver_->CopyOut(to, from, num_bytes); });
   }
   int CopyInside(void* to, const void* from, const CopyShape& shape) override {
     return Call(DriverCall::kCopyInside, [&] { return driver_->CopyInside(to, from, shape); });
