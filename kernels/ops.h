@@ -169,6 +169,8 @@ struct RopeWriteArgs {
 struct AttentionStats {
   int64_t num_value_rows = 0;       // sum of N over (row, head)
   int64_t num_value_rows_read = 0;  // those with a non-zero weight
+  // cuda: (row, head) that its slow path in double computed (AttendFlat). Others leave it.
+  int64_t num_flat_rows = 0;
 };
 
 // Causal attention of every query row over its own sequence's paged K/V, in three stages:

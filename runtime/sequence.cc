@@ -138,6 +138,7 @@ RequestStats SequenceGroup::Stats(Clock::time_point now) const {
 void Add(const AttentionStats& from, AttentionStats* to) {
   to->num_value_rows += from.num_value_rows;
   to->num_value_rows_read += from.num_value_rows_read;
+  to->num_flat_rows += from.num_flat_rows;
 }
 
 void SequenceTask::OnCachedScores(int, std::span<const TokenScore>) {}

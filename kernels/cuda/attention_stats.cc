@@ -1,25 +1,20 @@
 #include "kernels/cuda/attention_stats.h"
 
-#include <algorithm>
-
 #include "base/check.h"
-#include "kernels/cuda/launch_plan.h"
 
 namespace lssar {
 
 bool AttentionStatsBuffer::Begin(AttentionStats* counters, size_t num_sequences) {
   LSSAR_CHECK(CanCountFor(counters, num_sequences));
   if (counters_ != nullptr) return true;
-  // Large enough for every decode step: graphs hold the address.
-  const size_t num_bytes = std::max(num_sequences, size_t{kMaxBucketRows}) * sizeof(int64_t);
-  void* const counts = context_.Reserve<void>(memory_, num_bytes);
-  if (counts == nullptr ||
-      !context_.Check(context_.Driver().Clear(counts, num_sequences * sizeof(int64_t)),
-                      "clearing attention statistics")) {
+  num_value_rows_.assign(num_sequences, 0);
+  void* const counts = context_.Reserve<void>(IsOfMany() ? of_many_ : of_few_,
+                                              2 * Stride(num_sequences) * sizeof(int64_t));
+  if (counts == nullptr || !context_.Check(context_.Driver().Clear(counts, NumBytes()),
+                                           "clearing attention statistics")) {
     return false;
   }
   counters_ = counters;
-  num_value_rows_.assign(num_sequences, 0);
   return true;
 }
 
@@ -34,10 +29,9 @@ void AttentionStatsBuffer::AddRows(const RaggedBatch& rows, int num_heads) {
 
 void AttentionStatsBuffer::Fetch() {
   if (counters_ == nullptr || !context_.IsOk()) return;
-  const size_t num_bytes = num_value_rows_.size() * sizeof(int64_t);
-  const absl::StatusOr<void*> to = on_host_.Reserve(num_bytes);
+  const absl::StatusOr<void*> to = on_host_.Reserve(NumBytes());
   if (!to.ok()) return context_.RecordError(to.status());
-  context_.Check(context_.Driver().CopyOutAsync(*to, memory_.Address(), num_bytes),
+  context_.Check(context_.Driver().CopyOutAsync(*to, RowsRead(), NumBytes()),
                  "copying attention statistics");
 }
 
@@ -47,6 +41,7 @@ void AttentionStatsBuffer::Publish() {
     for (size_t s = 0; s < num_value_rows_.size(); ++s) {
       counters_[s].num_value_rows += num_value_rows_[s];
       counters_[s].num_value_rows_read += num_read[s];
+      counters_[s].num_flat_rows += num_read[Stride(num_value_rows_.size()) + s];
     }
   }
   counters_ = nullptr;

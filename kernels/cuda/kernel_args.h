@@ -75,10 +75,11 @@ struct CudaAttentionArgs {
   CudaPages pages;
   const float* q = nullptr;
   float* out = nullptr;
-  int num_heads = 0;                       // query heads
-  int heads_of_kv = 1;                     // query heads that share a K/V head
-  int heads_of_block = 1;                  // of them that a decode block computes, at most
-  unsigned long long* counters = nullptr;  // [sequence]: V rows read
+  int num_heads = 0;                        // query heads
+  int heads_of_kv = 1;                      // query heads that share a K/V head
+  int heads_of_block = 1;                   // of them that a decode block computes, at most
+  unsigned long long* counters = nullptr;   // [sequence]: V rows read
+  unsigned long long* flat_rows = nullptr;  // [sequence]: calls of AttendFlat; null with counters
   const CudaDecodeRow* decode_rows = nullptr;
   int num_decode_rows = 0;
   int max_splits = 0;          // of the decode rows

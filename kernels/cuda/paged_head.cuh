@@ -216,6 +216,7 @@ LSSAR_DEVICE_CALL void AttendFlat(const RowWork<E, kDim>& work) {
   }
   if (lane == 0 && args.counters != nullptr) {
     AtomicAdd(args.counters + work.sequence, static_cast<unsigned long long>(num_read));
+    AtomicAdd(args.flat_rows + work.sequence, 1ULL);
   }
 }
 

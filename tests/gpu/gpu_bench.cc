@@ -137,6 +137,7 @@ class Pool {
   struct Measured {
     double ms = 0;
     double share_read = 0;  // of V's rows
+    double share_flat = 0;  // of rows and heads: the slow path in double
   };
 
   // The last `num_tokens` tokens of every sequence.
@@ -166,7 +167,7 @@ class Pool {
       gpu_.backend->Attention(args);
       args.layer = (args.layer + 1) % view_.layout.num_layers;
     })};
-    measured.share_read = ShareRead(args, batch);
+    Count(args, batch, &measured);
     return measured;
   }
 
@@ -193,10 +194,9 @@ class Pool {
     }
   }
 
-  // The share of V's rows that is read. Sequences are equal, so each reads the same number of rows;
-  // a different number means that a sequence attends to keys that are not its own.
-  double ShareRead(AttentionArgs args, size_t batch) const {
-    double share_read = 0;
+  // The shares of `to`. Sequences are equal, so each reads the same number of V's rows; a different
+  // number means that a sequence attends to keys that are not its own.
+  void Count(AttentionArgs args, size_t batch, Measured* to) const {
     for (const int layer : {0, view_.layout.num_layers - 1}) {
       std::vector<AttentionStats> counters(batch);
       args.layer = layer;
@@ -206,11 +206,13 @@ class Pool {
       const AttentionStats& first = counters[0];
       for (const AttentionStats& counted : counters) {
         LSSAR_CHECK(counted.num_value_rows == first.num_value_rows &&
-                    counted.num_value_rows_read == first.num_value_rows_read);
+                    counted.num_value_rows_read == first.num_value_rows_read &&
+                    counted.num_flat_rows == first.num_flat_rows);
       }
-      share_read = double(first.num_value_rows_read) / double(first.num_value_rows);
+      to->share_read = double(first.num_value_rows_read) / double(first.num_value_rows);
+      const int num_tokens = args.rows->sequences[0].num_rows;
+      to->share_flat = double(first.num_flat_rows) / double(num_tokens * kHeads);
     }
-    return share_read;
   }
 
   const Gpu& gpu_;
@@ -241,6 +243,7 @@ nlohmann::json Decode(const Gpu& gpu, double copy_gbs) {
                         {"batch", batch},
                         {"ms", measured.ms},
                         {"share_of_v_read", measured.share_read},
+                        {"share_of_flat_rows", measured.share_flat},
                         {"bytes", bytes},
                         {"gb_per_s", gbs},
                         {"of_copy", gbs / copy_gbs}});
@@ -265,6 +268,7 @@ nlohmann::json Prefill(const Gpu& gpu) {
                       {"batch", 1},
                       {"ms", measured.ms},
                       {"share_of_v_read", measured.share_read},
+                      {"share_of_flat_rows", measured.share_flat},
                       {"tflop_per_s", flops / measured.ms / 1e9}});
     }
   }

@@ -48,6 +48,7 @@ class StepGraphsTest : public testing::TestWithParam<int> {
       ASSERT_GT(twin_->counters[s].num_value_rows_read, 0);
       ASSERT_EQ(stepper_->counters[s].num_value_rows_read, twin_->counters[s].num_value_rows_read);
       ASSERT_EQ(stepper_->counters[s].num_value_rows, twin_->counters[s].num_value_rows);
+      ASSERT_EQ(stepper_->counters[s].num_flat_rows, twin_->counters[s].num_flat_rows);
     }
   }
   // Runs a prompt of `num_tokens`, which fills the pages of a sequence.
@@ -99,6 +100,18 @@ TEST_P(StepGraphsTest, PreparedStepsAreReplayedFromTheFirst) {
   EXPECT_EQ(stepper_->num_op_runs, num_runs);
   StepBoth({{.first_position = 600, .pages = PagesFrom(5, 640)}});  // beyond what was prepared
   EXPECT_EQ(stepper_->num_op_runs, num_runs + 1);
+}
+
+// Graphs hold the address of the statistics, which steps of more sequences do not move.
+TEST_P(StepGraphsTest, AStepOfManySequencesDoesNotMoveTheStatisticsOfGraphs) {
+  const std::vector<SteppedSequence> one{{.first_position = 30, .pages = PagesFrom(0, 32)}};
+  for (int i = 0; i < 3; ++i) StepBoth(one);
+  std::vector<SteppedSequence> many;
+  for (int s = 0; s < 70; ++s) many.push_back({.first_position = 20, .pages = {2 * s, 2 * s + 1}});
+  StepBoth(many);
+  const int num_replays = NumReplays();
+  StepBoth(one);
+  EXPECT_EQ(NumReplays(), num_replays + 1);
 }
 
 TEST_P(StepGraphsTest, PreparingThatFailsIsReported) {

@@ -22,7 +22,7 @@ struct SteppedSequence {
 class Stepper {
  public:
   static constexpr int kHeads = 2, kDim = 32, kWidth = kHeads * kDim, kLayers = 2, kVocab = 40;
-  static constexpr int kMaxRows = 40, kPageSize = 16, kNumPages = 160;
+  static constexpr int kMaxRows = 80, kPageSize = 16, kNumPages = 160;
 
   // Errors  those of the backend's calls
   static absl::StatusOr<std::unique_ptr<Stepper>> Make(Backend& backend) {
