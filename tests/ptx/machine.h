@@ -48,6 +48,9 @@ struct Options {
   // Tensor cores: products aligned to the largest and truncated, as an H100 seems to do, rather
   // than an exact sum that is truncated.
   bool aligns_products = false;
+  // 0: ex2, lg2 and rsqrt are rounded exactly, as in the emulation. Otherwise they err by up to
+  // 2 ULP, everywhere but at ex2(0), lg2(1) and rsqrt(1): an H200 has lg2(0.5) = -0.9999999.
+  uint64_t approximation_seed = 0;
 };
 
 // A copy to shared memory that has not arrived.

@@ -182,10 +182,32 @@ uint32_t Permute(uint32_t a, uint32_t b, uint32_t selector) {
   return chosen;
 }
 
-// The approximations: exactly rounded, without subnormals. As in kernels/cuda/emulation.
+// The approximations: exactly rounded, without subnormals, as in kernels/cuda/emulation.
 float FlushTiny(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
 float ApproxPowerOfTwo(float x) { return std::fabs(FlushTiny(std::exp2(x))); }
 float ApproxLogarithm(float x) { return std::log2(std::fabs(x) < 0x1p-126f ? 0.0f : x); }
+float ApproxInverseRoot(float x) { return float(1.0 / std::sqrt(double(x))); }
+
+// kF of each lane's x, as Options::approximation_seed has it: up to 2 ULP off, by seed and x, which
+// hardware is too. Exact at `kExact`, where the kernels need it and the probe of a device checks it.
+template <auto kF, float kExact>
+void Approximate(Warp& w, const Instruction& in, uint32_t lanes) {
+  uint64_t* const to = w.Register(in.slots[0]);
+  const uint64_t* const a = w.Register(in.slots[1]);
+  const uint32_t seed = uint32_t(w.machine->options.approximation_seed);
+  ForLanes(lanes, [=](int l) {
+    const float x = As<float>(a[l]), y = kF(x);
+    if (seed == 0 || x == kExact || !std::isnormal(y)) {
+      to[l] = BitsOf(y);
+      return;
+    }
+    uint32_t hash = (std::bit_cast<uint32_t>(x) ^ seed * 0x9E3779B9u) * 0x85EBCA6Bu;
+    hash ^= hash >> 15;
+    const uint32_t ulps = hash % 5 - 2;
+    const float moved = std::bit_cast<float>(std::bit_cast<uint32_t>(y) + ulps);
+    to[l] = BitsOf(std::isnormal(moved) ? moved : y);
+  });
+}
 
 float MulAddDown(float a, float b, float c) {
   const int before = std::fegetround();
@@ -320,11 +342,9 @@ RunFn PlainOperation(const Opcode& opcode, Type type, int* num_from) {
       return reversed;
     }>;
   }
-  if (name == "ex2") return &Map1<float, [](float x) { return ApproxPowerOfTwo(x); }>;
-  if (name == "lg2") return &Map1<float, [](float x) { return ApproxLogarithm(x); }>;
-  if (name == "rsqrt") {
-    return &Map1<float, [](float x) { return float(1.0 / std::sqrt(double(x))); }>;
-  }
+  if (name == "ex2") return &Approximate<ApproxPowerOfTwo, 0.0f>;
+  if (name == "lg2") return &Approximate<ApproxLogarithm, 1.0f>;
+  if (name == "rsqrt") return &Approximate<ApproxInverseRoot, 1.0f>;
   if (name == "rcp") {
     if (type == Type::kF64 && Has(opcode, "approx")) {  // the high word only
       return &Map1<double, [](double x) {

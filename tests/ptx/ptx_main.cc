@@ -1,9 +1,10 @@
 // The main function of GoogleTest programs whose emulated CUDA backend runs nvcc's PTX.
 //
-//   program --ptx FOLDER --target 90|80 [--seed N] [GoogleTest's options]
+//   program --ptx FOLDER --target 90|80 [--seed N] [--approximations N] [GoogleTest's options]
 //
-// FOLDER has NAME.TARGET.ptx of each kernel file. A race or a fault fails the test in which it
-// happens. At the end, one line tells what ran.
+// FOLDER has NAME.TARGET.ptx of each kernel file. The numbers are Options::seed and
+// approximation_seed. A race or a fault fails the test in which it happens. At the end, one line
+// tells what ran.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -39,11 +40,15 @@ int Main(int argc, char** argv) {
     if (name == "--ptx") folder = argv[i + 1];
     if (name == "--target") target = argv[i + 1];
     if (name == "--seed") options.seed = std::strtoull(argv[i + 1], nullptr, 10);
+    if (name == "--approximations") {
+      options.approximation_seed = std::strtoull(argv[i + 1], nullptr, 10);
+    }
   }
   const bool is_known = target == "90" || target == "80";
   if (argc % 2 == 0 || !is_known || !Executor::Get().Start(folder, target, options)) {
     std::fprintf(stderr,
-                 "usage: --ptx FOLDER --target 90|80 [--seed N] [options of GoogleTest]\n"
+                 "usage: --ptx FOLDER --target 90|80 [--seed N] [--approximations N] [options of "
+                 "GoogleTest]\n"
                  "FOLDER has files NAME.TARGET.ptx\n");
     return 2;
   }

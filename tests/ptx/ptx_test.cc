@@ -11,6 +11,7 @@
 
 #include "base/str_cat.h"
 #include "kernels/cuda/emulation/emulated_backend.h"
+#include "kernels/cuda/emulation/stream.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/dense_cases.h"
 #include "tests/kernels/sample_cases.h"
@@ -142,6 +143,57 @@ TEST_F(PtxTest, SumsOfTensorCoresMayBeAligned) {
   EXPECT_TRUE(AllNear(work(*MakeTarget()), expected, {72, 1, kDim}, 1e-3));
 }
 
+// As those of a real device: other bits than the emulation's, within the tests' tolerances.
+TEST_F(PtxTest, ApproximationsMayErr) {
+  const Work work = Attention(DType::kF16);
+  const std::vector<float> expected = Emulated(work);
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    Executor::Get().SetOptions({.approximation_seed = seed});
+    const std::vector<float> actual = work(*MakeTarget());
+    EXPECT_TRUE(AllNear(actual, expected, {72, 1, kDim}, 1e-3));
+    EXPECT_FALSE(SameBits(actual, expected));
+  }
+}
+
+// The device's count of flat rows is the executor's of calls.
+TEST_F(PtxTest, FlatRowsAreCounted) {
+  const std::unique_ptr<Backend> backend = MakeTarget();
+  const SequenceVectors sequence(300, 2, 32, 2, Content::kNearlyEqualK);
+  const PagedKv kv(*backend, {&sequence}, 64, DType::kF16);
+  Executor::Get().TakeReport();
+  std::vector<AttentionStats> counters;
+  Attend(*backend, {}, {&sequence}, kv, {{.first = 0, .count = 80}, {.first = 299, .count = 1}},
+         &counters);
+  const Report report = Executor::Get().TakeReport();
+  EXPECT_TRUE(report.IsClean());
+  EXPECT_EQ(counters[1].num_flat_rows, 2);
+  EXPECT_EQ(counters[0].num_flat_rows + counters[1].num_flat_rows, report.Total().calls);
+}
+
+// Code without clusters that is launched in one, as on a device whose probe did not see it: the
+// kernel stops, rather than leave `out` as it was.
+TEST_F(PtxTest, CodeWithoutClustersStopsInACluster) {
+  Executor& executor = Executor::Get();
+  if (executor.HasClusters()) GTEST_SKIP() << "PTX of sm_90 has clusters";
+  CudaBackendParts parts = EmulatedParts(90);
+  static CudaKernels kernels;
+  kernels = parts.kernels;
+  parts.kernels.probe = [](const CudaProbeArgs& args, void* stream) {
+    const int launched = kernels.probe(args, stream);
+    if (launched != kCudaSuccess) return launched;
+    return static_cast<emulation::Stream*>(stream)->Submit(
+        [args] { args.out[0].has_clusters = true; });
+  };
+  const std::unique_ptr<Backend> backend = *MakeCudaBackend(std::move(parts), 0);
+  executor.TakeReport();
+  RunDecode(*backend, DType::kF16);
+  const Report report = executor.TakeReport();
+  ASSERT_EQ(report.faults.size(), 1u);
+  EXPECT_NE(report.faults[0].find("ClusterDecode"), std::string::npos) << report.faults[0];
+  EXPECT_NE(report.faults[0].find("the kernel stopped itself"), std::string::npos)
+      << report.faults[0];
+}
+
 // ---- Planted faults
 
 struct PlantedFault {
@@ -269,6 +321,7 @@ struct CountedWork {
   int num_tokens, num_rows;
   DType dtype;
   int64_t max_instructions;  // of warps; 5% above what the compiler of CUDA 12.4 makes
+  AttentionKind kind = AttentionKind::kLssar;
 
   friend void PrintTo(const CountedWork& work, std::ostream* to) { *to << work.name; }
 };
@@ -283,16 +336,19 @@ TEST_P(CountsTest, AreWithinTheirBudgets) {
   const SequenceVectors sequence(work.num_tokens, 1, kDim, 4, Content::kTopical);
   const PagedKv kv(*backend, {&sequence}, 64, work.dtype);
   Executor::Get().TakeReport();
-  Attend(*backend, {}, {&sequence}, kv,
+  Attend(*backend, {.kind = work.kind}, {&sequence}, kv,
          {{.first = work.num_tokens - work.num_rows, .count = work.num_rows}});
   const Report report = Executor::Get().TakeReport();
   ASSERT_TRUE(report.IsClean());
   ASSERT_TRUE(report.by_kernel.count(work.kernel) == 1) << report.by_kernel.begin()->first;
   const Counts& counts = report.by_kernel.at(work.kernel);
-  std::printf("| %s | %lld | %lld | %lld | %lld | %lld |\n", work.name,
+  // Pairs of a row and a key that it attends to.
+  const double num_pairs = (work.num_tokens - (work.num_rows - 1) / 2.0) * work.num_rows;
+  std::printf("| %s | %lld | %lld | %lld | %lld | %lld | %.1f |\n", work.name,
               static_cast<long long>(counts.instructions), static_cast<long long>(counts.mmas),
               static_cast<long long>(counts.shared_waves),
-              static_cast<long long>(counts.global_sectors), static_cast<long long>(counts.calls));
+              static_cast<long long>(counts.global_sectors), static_cast<long long>(counts.calls),
+              32.0 * double(counts.instructions) / num_pairs);
   EXPECT_LE(counts.instructions, work.max_instructions);
   // Flat rows are a few of a prompt's first: 2% in a trained model.
   EXPECT_LE(counts.calls, work.num_rows / 20);
@@ -311,6 +367,17 @@ INSTANTIATE_TEST_SUITE_P(
                     CountedWork{"prefill, 512 tokens, fx16", "PrefillTiles<Fx16Element, 64, 15, 1>",
                                 512, 512, DType::kFx16, 578'000}),
     [](const auto& test) { return "Work" + std::to_string(test.index); });
+
+// Beside flash softmax: kernels/cuda/BENCHMARKS.md. Ten seconds each.
+INSTANTIATE_TEST_SUITE_P(LongPrompts, CountsTest,
+                         testing::Values(CountedWork{"prefill, 4,096 tokens, fp16",
+                                                     "PrefillTiles<F16Element, 64, 15, 2>", 4096,
+                                                     4096, DType::kF16, 12'500'000},
+                                         CountedWork{"prefill, 4,096 tokens, fp16, softmax",
+                                                     "PrefillTiles<F16Element, 64, 0, 1>", 4096,
+                                                     4096, DType::kF16, 15'900'000,
+                                                     AttentionKind::kSoftmax}),
+                         [](const auto& test) { return "Work" + std::to_string(test.index); });
 
 }  // namespace
 }  // namespace lssar::ptx
