@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 import unittest
+import unittest.mock
 
 FOLDER = pathlib.Path('tests/gpu')
 sys.path.insert(0, str(FOLDER))
@@ -26,12 +27,7 @@ WORKS = ['--depths', '0,40', '--batch', '3', '--batch-depth', '20', '--prompt', 
 class ModelBenchTest(unittest.TestCase):
 
     def test_every_figure_is_there(self):
-        with tempfile.TemporaryDirectory() as folder:
-            flags = [part for name, value in SHAPE.items() for part in (f'--{name}', str(value))]
-            done = subprocess.run([os.environ['LSSAR_MODEL_BENCH'], '--device', 'cpu',
-                                   '--work-folder', folder, *flags, *WORKS],
-                                  capture_output=True, text=True, timeout=300, check=True)
-        bench = json.loads(done.stdout)
+        bench = self.run_bench('cpu', *WORKS)
         rows = bench['rows']
         for figure in report.CPU_FIGURES:
             self.assertGreater(bench[figure], 0, figure)
@@ -44,6 +40,26 @@ class ModelBenchTest(unittest.TestCase):
             self.assertGreater(row['tokens_per_s'], 0, row)
             if row['work'] == 'decode':
                 self.assertTrue(0 < row['host_share'] < 1, row)
+                self.assert_host(row, ('admit', 'schedule', 'output'))
+
+    def test_what_prepares_an_asynchronous_device_is_the_hosts(self):
+        rows = self.run_bench('cuda-emulated', '--depths', '5', '--batch', '2', '--batch-depth',
+                              '5', '--prompt', '9')['rows']
+        for row in rows[0], rows[2]:
+            self.assert_host(row, ('admit', 'schedule', 'forward', 'output'))
+
+    def assert_host(self, row, stages):
+        self.assertAlmostEqual(row['host_us'], sum(row['stages_us'][stage] for stage in stages))
+        self.assertAlmostEqual(row['step_us'], sum(row['stages_us'].values()))
+        self.assertAlmostEqual(row['host_share'], row['host_us'] / row['step_us'])
+
+    def run_bench(self, device, *works):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = [part for name, value in SHAPE.items() for part in (f'--{name}', str(value))]
+            done = subprocess.run([os.environ['LSSAR_MODEL_BENCH'], '--device', device,
+                                   '--work-folder', folder, *flags, *works],
+                                  capture_output=True, text=True, timeout=300, check=True)
+        return json.loads(done.stdout)
 
 
 class GoldenFiltersTest(unittest.TestCase):
@@ -105,7 +121,7 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(lines[-1].split(), ['empty', 'loop,', 'us', '1.5', '1.5'])
 
 
-PROGRAM = '#!/bin/sh\necho "$0 $@"\nexit {code}\n'
+PROGRAM = '#!/bin/sh\necho "$0 $@"\necho "{said}"\nexit {code}\n'
 
 
 class RunTest(unittest.TestCase):
@@ -124,10 +140,10 @@ class RunTest(unittest.TestCase):
             (self.root / FOLDER / script).write_text('print([])\n')
         self.out = self.root / 'out'
 
-    def write_programs(self, code=0):
+    def write_programs(self, code=0, said='digest of 3 values: 5'):
         for program in ('gpu_bench', 'gpu_tests', 'golden_check', 'gpu_model_bench',
                         'gpu_model_tests'):
-            (self.kit / 'bin' / program).write_text(PROGRAM.format(code=code))
+            (self.kit / 'bin' / program).write_text(PROGRAM.format(code=code, said=said))
             (self.kit / 'bin' / program).chmod(0o755)
 
     def pack(self):
@@ -169,6 +185,42 @@ class RunTest(unittest.TestCase):
         done, _ = self.run_stage('correctness')
         self.assertEqual(done.returncode, 1)
         self.assertIn('FAIL  model_bits', done.stdout)
+
+    def test_bits_that_depend_on_overlapped_launches_fail_the_run(self):
+        for said in 'digest of 3 values: $LSSAR_CUDA_OVERLAP', 'no such line':
+            self.write_programs(said=said)
+            done, _ = self.run_stage('correctness')
+            self.assertEqual(done.returncode, 1, said)
+            self.assertEqual(re.findall(r'FAIL  (\S+)', done.stdout), ['model_bits_same'])
+
+    def test_sanitizers_run_where_they_are_installed(self):
+        self.write_programs()
+        _, checks = self.run_stage('correctness')
+        if not shutil.which('compute-sanitizer'):
+            self.assertIn('sanitizer', checks)
+        tool = self.root / 'tools/compute-sanitizer'
+        tool.parent.mkdir()
+        tool.write_text('#!/bin/sh\n[ "$2" = memcheck ]\n')  # fails for the other
+        tool.chmod(0o755)
+        path = os.pathsep.join([str(tool.parent), os.environ['PATH']])
+        with unittest.mock.patch.dict(os.environ, PATH=path):
+            done, checks = self.run_stage('correctness')
+        self.assertEqual(re.findall(r'(FAIL|pass)  (sanitizer\S+)', done.stdout),
+                         [('pass', 'sanitizer_memcheck'), ('FAIL', 'sanitizer_racecheck')])
+
+    def test_many_flat_rows_fail_the_run(self):
+        row = {'work': 'decode', 'kind': 'lssar', 'kv': 'fp16', 'batch': 1, 'ms': 1, 'of_copy': 1,
+               'share_of_v_read': 0.1, 'share_of_flat_rows': 0.01}
+        others = {**row, 'kind': 'softmax', 'share_of_flat_rows': 0}
+        bench = {'device': 'D', 'copy_gb_per_s': 1, 'context': 1, 'heads': 1, 'head_dim': 64}
+        for share, failed in (0.01, []), (0.9, ['flat_rows']):
+            self.write_programs()
+            rows = [{**row, 'share_of_flat_rows': share}, others]
+            (self.kit / 'bin/gpu_bench').write_text(
+                f"#!/bin/sh\necho '{json.dumps({**bench, 'rows': rows})}'\n")
+            done, _ = self.run_stage('speed')
+            self.assertEqual(re.findall(r'FAIL  (\S+)', done.stdout), failed)
+            self.assertEqual(done.returncode, len(failed), done.stdout + done.stderr)
 
     def test_unknown_stages_are_refused(self):
         done, _ = self.run_stage('kernel')

@@ -80,23 +80,36 @@ class Stream final : public OutputSink {
 struct Interval {
   EngineStats from, to;
 
-  double Share(int64_t StageTimes::*stage) const {
-    return double(to.stages.*stage - from.stages.*stage);
-  }
-  // Microseconds of a step: in total, and the part in which the device waits for the host.
-  double StepUs() const {
-    return (HostNs() + Share(&StageTimes::forward_ns) + Share(&StageTimes::sample_ns)) / 1000 /
-           double(NumSteps());
-  }
-  double HostUs() const { return HostNs() / 1000 / double(NumSteps()); }
   int64_t NumSteps() const { return to.num_steps - from.num_steps; }
-
- private:
-  double HostNs() const {
-    return Share(&StageTimes::admit_ns) + Share(&StageTimes::schedule_ns) +
-           Share(&StageTimes::output_ns);
+  // Microseconds of a step.
+  double Us(int64_t StageTimes::*stage) const {
+    return double(to.stages.*stage - from.stages.*stage) / 1000 / double(NumSteps());
   }
 };
+
+// A step by its stages, in microseconds, and the host's part, in which the device has nothing to
+// do. A device that computes asynchronously is one: in `forward` the host fills tables and launches
+// the step's graph. What the host does in `sample` after the device has finished is not in it.
+Json StepTimes(const Interval& interval, bool is_asynchronous) {
+  constexpr std::pair<const char*, int64_t StageTimes::*> kStages[] = {
+      {"admit", &StageTimes::admit_ns},
+      {"schedule", &StageTimes::schedule_ns},
+      {"forward", &StageTimes::forward_ns},
+      {"sample", &StageTimes::sample_ns},
+      {"output", &StageTimes::output_ns}};
+  Json stages;
+  double step_us = 0;
+  for (const auto& [name, stage] : kStages) {
+    stages[name] = interval.Us(stage);
+    step_us += interval.Us(stage);
+  }
+  const double host_us = step_us - interval.Us(&StageTimes::sample_ns) -
+                         (is_asynchronous ? 0 : interval.Us(&StageTimes::forward_ns));
+  return {{"step_us", step_us},
+          {"stages_us", stages},
+          {"host_us", host_us},
+          {"host_share", host_us / step_us}};
+}
 
 class Bench {
  public:
@@ -173,16 +186,12 @@ class Bench {
     return Seconds(end - begin);
   }
 
-  static Json Row(const char* work, int batch, int depth, double tokens_per_s,
-                  const Interval& interval) {
+  Json Row(const char* work, int batch, int depth, double tokens_per_s,
+           const Interval& interval) const {
     LSSAR_CHECK(interval.NumSteps() > 0);
-    return {{"work", work},
-            {"batch", batch},
-            {"depth", depth},
-            {"tokens_per_s", tokens_per_s},
-            {"step_us", interval.StepUs()},
-            {"host_us", interval.HostUs()},
-            {"host_share", interval.HostUs() / interval.StepUs()}};
+    Json row{{"work", work}, {"batch", batch}, {"depth", depth}, {"tokens_per_s", tokens_per_s}};
+    row.update(StepTimes(interval, setting_.device.starts_with("cuda")));
+    return row;
   }
 
   std::shared_ptr<Stream> Begin(int num_prompt, int salt, int max_tokens) {

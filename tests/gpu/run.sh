@@ -101,11 +101,16 @@ run_correctness() {
     check "model_bits_overlap_$overlap" 60 env LSSAR_CUDA_OVERLAP="$overlap" \
       "$bin/gpu_model_tests" --gtest_filter="*DeviceEngineTest.EqualBits*/cuda*$skip"
   done
+  check model_bits_same 5 bash -c \
+    '[ "$(grep "^digest" "$1")" = "$(grep "^digest" "$2")" ] && grep "^digest" "$1"' - \
+    "$out/model_bits_overlap_1.log" "$out/model_bits_overlap_0.log"
   check model_server 60 \
     "$bin/gpu_model_tests" --gtest_filter="*DeviceTest.*/cuda*:*EndToEndTest.*/cuda*$skip"
   if command -v compute-sanitizer >/dev/null; then
-    check sanitizer_memcheck 60 compute-sanitizer --tool memcheck --error-exitcode 9 \
-      "$bin/gpu_tests" --gtest_filter="$short"
+    for tool in memcheck racecheck; do
+      check "sanitizer_$tool" 45 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+        "$bin/gpu_tests" --gtest_filter="$short"
+    done
   else
     printf 'sanitizer\tnot installed\t0\n' >>"$results"
   fi

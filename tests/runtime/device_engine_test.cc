@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -14,6 +15,41 @@
 
 namespace lssar {
 namespace {
+
+// FNV-1a of what requests got, to compare runs of a program with each other.
+class Digest {
+ public:
+  void AddResults(const RecordingSink& sink, const Request& request) {
+    for (int choice = 0; request.Generate() && choice < request.Generate()->num_choices; ++choice) {
+      for (const TokenResult& token : sink.At(choice).tokens) Add(token);
+    }
+    for (const ContinuationScore& score : sink.Scores()) {
+      for (const TokenResult& token : score.tokens) Add(token);
+    }
+    for (const auto& [at, row] : sink.Weights()) {
+      for (const KeyWeight& key : row.keys) Add(key.key, key.weight);
+    }
+  }
+  uint64_t Value() const { return value_; }
+  int NumValues() const { return num_values_; }
+
+ private:
+  void Add(int id, float value) {
+    for (const uint32_t word : {uint32_t(id), std::bit_cast<uint32_t>(value)}) {
+      for (int shift = 0; shift < 32; shift += 8) {
+        value_ = (value_ ^ (word >> shift & 0xFF)) * 0x100000001B3;
+      }
+    }
+    ++num_values_;
+  }
+  void Add(const TokenResult& token) {
+    Add(token.id, token.logprob);
+    for (const TokenLogprob& other : token.top) Add(other.id, other.logprob);
+  }
+
+  uint64_t value_ = 0xCBF29CE484222325;
+  int num_values_ = 0;
+};
 
 // A GPU runs longer requests than its emulation.
 class DeviceEngineTest : public testing::TestWithParam<DeviceCase> {
@@ -40,7 +76,16 @@ class DeviceEngineTest : public testing::TestWithParam<DeviceCase> {
   static std::vector<std::shared_ptr<RecordingSink>> RunEachAlone(
       DeviceEngine& engine, const std::vector<Request>& requests) {
     std::vector<std::shared_ptr<RecordingSink>> sinks;
-    for (const Request& request : requests) sinks.push_back(engine.RunAlone(request));
+    Digest digest;
+    for (const Request& request : requests) {
+      sinks.push_back(engine.RunAlone(request));
+      const int num_before = digest.NumValues();
+      digest.AddResults(*sinks.back(), request);
+      EXPECT_GT(digest.NumValues(), num_before);
+    }
+    // tests/gpu/run.sh compares it with that of a run without programmatic dependent launch.
+    std::printf("digest of %d values: %016llx\n", digest.NumValues(),
+                static_cast<unsigned long long>(digest.Value()));
     return sinks;
   }
   static void ExpectTheSameTogether(DeviceEngine& engine, const std::vector<Request>& requests,
