@@ -11,6 +11,7 @@
 #include "base/str_cat.h"
 #include "models/page_pool.h"
 #include "runtime/draft_model.h"
+#include "runtime/kv_cache.h"
 #include "server/api/worker_pool.h"
 
 namespace lssar {
@@ -115,17 +116,27 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::LoadOn(std::unique_ptr
     const absl::Status status = CheckDraftBackend(backend.get());
     if (!status.ok()) return DraftModelError(options, status);
   }
-  const LoadOptions load = {.dtype = options.dtype,
-                            .max_num_batched_tokens = options.engine.max_num_batched_tokens,
-                            .check = [&](const ModelConfig& config) {
-                              return CheckKvCacheType(config, options, *backend);
-                            }};
+  // The default length is made for rotary models. Learned positions end earlier.
+  const auto engine_options_for = [&](const ModelConfig& config) {
+    EngineOptions shortened = engine_options;
+    if (const std::optional<int> longest = config.MaxLength()) {
+      shortened.max_model_len = std::min(shortened.max_model_len, *longest);
+    }
+    return shortened;
+  };
+  const LoadOptions load = {
+      .dtype = options.dtype,
+      .max_num_batched_tokens = options.engine.max_num_batched_tokens,
+      .check =
+          [&](const ModelConfig& config) { return CheckKvCacheType(config, options, *backend); },
+      .check_memory =
+          [&](const ModelConfig& config, int64_t weight_bytes) {
+            return KvCache::CheckFits(config, engine_options_for(config), weight_bytes,
+                                      backend.get());
+          }};
   ASSIGN_OR_RETURN(Checkpoint loaded, LoadCheckpoint(options.directory, backend.get(), load));
   auto checkpoint = std::make_unique<Checkpoint>(std::move(loaded));
-  // The default length is made for rotary models. Learned positions end earlier.
-  if (const std::optional<int> longest = checkpoint->config.MaxLength()) {
-    engine_options.max_model_len = std::min(engine_options.max_model_len, *longest);
-  }
+  engine_options = engine_options_for(checkpoint->config);
   std::string self_check_failure;
   ASSIGN_OR_RETURN(
       const SelfCheckReport self_check,

@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "server/loaded_model.h"
+#include "tests/kernels/cuda/faulty_driver.h"
 #include "tests/server/test_server.h"
 #include "tests/support/scratch_directory.h"
 #include "tests/support/test_device.h"
@@ -202,6 +203,23 @@ TEST(DeviceErrorTest, AContextBeyondDeviceMemoryIsRejectedWithTheArithmetic) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("max_model_len = 1048576 tokens needs 16384"));
+}
+
+TEST(DeviceErrorTest, AKvPoolThatDoesNotFitBesideTheWeightsIsRefusedBeforeTheyAreLoaded) {
+  const auto script = std::make_shared<DriverScript>();
+  auto backend = *MakeFaulty(script);
+  script->free_bytes = size_t{1} << 20;
+  script->Fail(DriverCall::kAllocate, kCudaInvalidValue);  // nothing may be allocated
+  ModelOptions options = TinyModel();
+  options.dtype = DType::kF16;
+  options.engine.max_model_len = 8192;
+  const absl::Status status = LoadedModel::LoadOn(std::move(backend), options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("the KV pool is too small: the device's free memory of "
+                                       "1048576 bytes less the weights' "),
+                             HasSubstr("one sequence of max_model_len = 8192 tokens needs 128")));
+  EXPECT_EQ(script->num_calls, 0);
 }
 
 // Holds on every machine: no such device, no driver, or no cuda in this build.
