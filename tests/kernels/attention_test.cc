@@ -544,7 +544,7 @@ TEST_P(AttentionTest, CountsLikeTheReference) {
   }
 }
 
-// Rows in which no key stands out take the slow path of cuda, and it says how many. In others nearly
+// Rows in which no key stands out take the slow path of cuda, which says how many. In others nearly
 // none does: a fault that made all of them take it gave right results, and was slow.
 TEST_P(AttentionTest, CountsFlatRows) {
   for (const DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {

@@ -188,8 +188,8 @@ float ApproxPowerOfTwo(float x) { return std::fabs(FlushTiny(std::exp2(x))); }
 float ApproxLogarithm(float x) { return std::log2(std::fabs(x) < 0x1p-126f ? 0.0f : x); }
 float ApproxInverseRoot(float x) { return float(1.0 / std::sqrt(double(x))); }
 
-// kF of each lane's x, as Options::approximation_seed has it: up to 2 ULP off, by seed and x, which
-// hardware is too. Exact at `kExact`, where the kernels need it and the probe of a device checks it.
+// kF of each lane's x, as Options::approximation_seed has it: up to 2 ULP off, by seed and x, as
+// hardware is. Exact at `kExact`, where the kernels need it and the probe of a device checks it.
 template <auto kF, float kExact>
 void Approximate(Warp& w, const Instruction& in, uint32_t lanes) {
   uint64_t* const to = w.Register(in.slots[0]);

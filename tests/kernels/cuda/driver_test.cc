@@ -338,8 +338,8 @@ TEST(StickyErrorTest, KernelFaultsAreStickyAndUsageErrorsAreNot) {
   }
 }
 
-// The emulation reads host memory when the stream runs, as a driver may read pageable memory. A copy
-// from memory that its caller frees must wait for that.
+// The emulation reads host memory when the stream runs, as a driver may read pageable memory. A
+// copy from memory that its caller frees must wait for that.
 TEST(EmulatedDriverTest, HostMemoryMayChangeAfterACopyThatIsNotAsynchronous) {
   const std::unique_ptr<CudaDriver> driver = MakeEmulatedDriver();
   void* memory = nullptr;
