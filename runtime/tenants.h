@@ -18,8 +18,8 @@ namespace lssar {
 
 // Whose requests share one part of the engine.
 struct Tenant {
-  // Virtual time: what was computed and held for the tenant, in the units of CostOf (token_budget.h).
-  // The tenant with the least of it comes first.
+  // Virtual time: what was computed and held for the tenant, in the units of CostOf
+  // (token_budget.h). The tenant with the least of it comes first.
   int64_t service = 0;
   // What it may take of a step before the step is shared equally, in the same units: it left that
   // much of earlier ones to others.

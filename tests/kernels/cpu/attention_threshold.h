@@ -11,7 +11,7 @@
 
 namespace lssar {
 
-// A row that Reduce gave a weighting: its number of keys, the maximum of what Score stores (scores,
+// A row that Reduce gave a rule: its number of keys, the maximum of what Score stores (scores,
 // or phi), and the sum of phi (softmax_r: of e^(score - max)).
 struct ThresholdRow {
   AttentionSpec spec;
