@@ -185,10 +185,6 @@ def _file_map(readme: str) -> str:
     return ''.join(tables + blocks)
 
 
-# Their folder's map has no line for them yet.
-UNMAPPED = ('kernels/cuda/attention_dispatch.cuh', 'kernels/cuda/launch_shape.h')
-
-
 def mapped_files(tree: Tree) -> Iterator[Finding]:
     """Every C++ file of a folder is in the README.md that maps the folder. The map of a folder
     covers those below it that it names files of ("api/call"), unless they have a README.md or it
@@ -203,8 +199,7 @@ def mapped_files(tree: Tree) -> Iterator[Finding]:
         words = set(re.findall(r'[\w-]+', rows))
         for path in sorted(tree):
             stem = posixpath.splitext(posixpath.basename(path))[0]
-            if (is_cpp(path) and posixpath.dirname(path) in folders and stem not in words
-                    and path not in UNMAPPED):
+            if is_cpp(path) and posixpath.dirname(path) in folders and stem not in words:
                 words.add(stem)
                 yield Finding(path, 1, f'{readme} has no line for it')
 
