@@ -158,6 +158,12 @@ absl::StatusOr<std::optional<std::string>> BodyFields::String(std::string_view f
   return ReadOptional<std::string>(*this, field, ReadString);
 }
 
+absl::StatusOr<const Json*> BodyFields::List(std::string_view field, std::string_view of) const {
+  const Json* const value = Find(field);
+  if (value == nullptr || value->is_array()) return value;
+  return FieldError(Name(field), StrCat("is ", TypeName(*value), "; it must be a list of ", of));
+}
+
 absl::Status CheckMetadata(const Json& metadata) {
   constexpr size_t kMaxPairs = 16, kMaxKeyCharacters = 64, kMaxValueCharacters = 512;
   RETURN_IF_ERROR(BodyFields::Of(metadata, "metadata").status());

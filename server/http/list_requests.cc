@@ -19,12 +19,9 @@ using Json = nlohmann::json;
 // A list of integers; unset: empty.
 template <typename Integers>
 absl::Status ReadIntegers(const BodyFields& fields, std::string_view name, Integers* list) {
-  const Json* value = fields.Find(name);
-  if (value == nullptr) return absl::OkStatus();
-  if (!value->is_array()) {
-    return FieldError(name, StrCat("is ", TypeName(*value), "; it must be a list of integers"));
-  }
-  return ReadElements(std::string(name), *value, ReadInt32,
+  ASSIGN_OR_RETURN(const Json* const entries, fields.List(name, "integers"));
+  if (entries == nullptr) return absl::OkStatus();
+  return ReadElements(fields.Name(name), *entries, ReadInt32,
                       [list](int32_t entry) { list->Add(entry); });
 }
 

@@ -24,14 +24,11 @@ using Json = nlohmann::json;
 // Appends a list of numbers; not there: nothing.
 template <typename Numbers>
 absl::Status ReadNumbers(const BodyFields& fields, std::string_view name, Numbers* list) {
-  const Json* value = fields.Find(name);
-  if (value == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Json* const numbers, fields.List(name, "numbers"));
+  if (numbers == nullptr) return absl::OkStatus();
   const std::string field = fields.Name(name);
-  if (!value->is_array()) {
-    return FieldError(field, StrCat("is ", TypeName(*value), "; it must be a list of numbers"));
-  }
-  if (value->empty()) return FieldError(field, "is empty; leave it out");
-  return ReadElements(field, *value, ReadNumber, [list](double number) { list->Add(number); });
+  if (numbers->empty()) return FieldError(field, "is empty; leave it out");
+  return ReadElements(field, *numbers, ReadNumber, [list](double number) { list->Add(number); });
 }
 
 // An unknown field could mean another function.
@@ -61,11 +58,9 @@ absl::Status ReadAttentionOverride(const Json& object, v1::AttentionOverride* me
                                                       "p_by_layer", "p_by_head", "p_by_length"};
   RETURN_IF_ERROR(CheckClosed(object, field, kNames));
   RETURN_IF_ERROR(ReadPower(fields, message));
-  if (const Json* steps = fields.Find("p_by_length")) {
+  ASSIGN_OR_RETURN(const Json* const steps, fields.List("p_by_length", "objects"));
+  if (steps != nullptr) {
     const std::string name = fields.Name("p_by_length");
-    if (!steps->is_array()) {
-      return FieldError(name, StrCat("is ", TypeName(*steps), "; it must be a list of objects"));
-    }
     if (steps->empty()) return FieldError(name, "is empty; leave it out");
     for (size_t i = 0; i < steps->size(); ++i) {
       const std::string entry = StrCat(name, "[", i, "]");
