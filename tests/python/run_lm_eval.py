@@ -27,7 +27,8 @@ def evaluate(manager, arguments):
 
 
 def main():
-    manager = TaskManager(include_path=sys.argv[1])
+    # Without lm-eval's own tasks: it would read thousands of files first.
+    manager = TaskManager(include_path=sys.argv[1], include_defaults=False)
     outcomes = [evaluate(manager, arguments) for arguments in json.loads(sys.argv[2])]
     print(json.dumps(outcomes, default=str))
 
