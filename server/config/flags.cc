@@ -73,6 +73,23 @@ AssignFlag AssignInt(Int* target, limits::Range<Int> range) {
 template AssignFlag AssignInt(int* target, limits::Range<int> range);
 template AssignFlag AssignInt(int64_t* target, limits::Range<int64_t> range);
 
+template <typename Int>
+AssignFlag AssignTokens(Int* target, limits::Range<Int> range) {
+  return [=](const std::string& value) {
+    absl::string_view digits = value;
+    const Int unit = absl::ConsumeSuffix(&digits, "K") ? 1024 : 1;
+    Int number = 0;
+    if (!absl::SimpleAtoi(digits, &number) || number < 0 || number > range.max / unit ||
+        number * unit < range.min) {
+      return MustBe(StrCat("a whole number in [", range.min, ", ", range.max, "]; 2K is 2048"));
+    }
+    *target = number * unit;
+    return absl::OkStatus();
+  };
+}
+template AssignFlag AssignTokens(int* target, limits::Range<int> range);
+template AssignFlag AssignTokens(int64_t* target, limits::Range<int64_t> range);
+
 AssignFlag AssignBool(bool* target) {
   return [target](const std::string& value) {
     if (value != "true" && value != "false") return MustBe("true or false");

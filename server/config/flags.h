@@ -39,6 +39,9 @@ std::string DescribeError(const CLI::ParseError& error);
 AssignFlag AssignText(std::string* target);
 template <typename Int>
 AssignFlag AssignInt(Int* target, limits::Range<Int> range);
+// A number that is not negative: "16384", "16K".
+template <typename Int>
+AssignFlag AssignTokens(Int* target, limits::Range<Int> range);
 // "true" or "false".
 AssignFlag AssignBool(bool* target);
 // "1048576", "512M", "2G": powers of 1024.

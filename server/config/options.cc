@@ -85,6 +85,13 @@ Flag IntFlag(const char* name, const char* group, const char* value_name, std::s
           AssignInt(target, range)};
 }
 
+template <typename Int>
+Flag TokensFlag(const char* name, const char* group, std::string_view meaning, Int* target,
+                limits::Range<Int> range) {
+  return {name, group, "TOKENS", StrCat(meaning, ", ", RangeAndDefault(*target, range)),
+          AssignTokens(target, range)};
+}
+
 // Names of weight types, "auto" first, and the flag that sets one.
 std::vector<std::string> WeightTypes() {
   std::vector<std::string> types = {"auto"};
@@ -156,16 +163,17 @@ std::vector<Flag> SpeculationFlags(ModelOptions& options) {
        StrCat("Data type of the draft model's weights, as --dtype: ", StrJoin(WeightTypes()),
               "; default auto"),
        AssignWeightType(&options.draft_dtype)},
-      IntFlag("num-speculative-tokens", "Speculative decoding", "TOKENS",
-              "Draft tokens of a sequence in one step, at most; fewer where they are not accepted "
-              "or the step has no time to spare",
-              &engine.num_speculative_tokens, limits::kNumSpeculativeTokens),
-      IntFlag("prompt-lookup-min", "Speculative decoding", "TOKENS",
-              "Last tokens that must have occurred before, at most prompt-lookup-max",
-              &engine.prompt_lookup_min, limits::kPromptLookupLength),
-      IntFlag("prompt-lookup-max", "Speculative decoding", "TOKENS",
-              "Last tokens that are compared, to find the longest match", &engine.prompt_lookup_max,
-              limits::kPromptLookupLength),
+      TokensFlag(
+          "num-speculative-tokens", "Speculative decoding",
+          "Draft tokens of a sequence in one step, at most; fewer where they are not accepted "
+          "or the step has no time to spare",
+          &engine.num_speculative_tokens, limits::kNumSpeculativeTokens),
+      TokensFlag("prompt-lookup-min", "Speculative decoding",
+                 "Last tokens that must have occurred before, at most prompt-lookup-max",
+                 &engine.prompt_lookup_min, limits::kPromptLookupLength),
+      TokensFlag("prompt-lookup-max", "Speculative decoding",
+                 "Last tokens that are compared, to find the longest match",
+                 &engine.prompt_lookup_max, limits::kPromptLookupLength),
   };
 }
 
@@ -178,10 +186,10 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
       {"allow-failed-self-check", "Model", "",
        "Serve a checkpoint whose self-check has failed, with a warning and in GetInfo; default off",
        AssignBool(&options.allow_failed_self_check), /*is_switch=*/true},
-      IntFlag("max-model-len", "Limits", "TOKENS",
-              "Context length: prompt and output tokens of one request together; at most the "
-              "number of a model's learned positions",
-              &engine.max_model_len, limits::kMaxModelLen),
+      TokensFlag("max-model-len", "Limits",
+                 "Context length: prompt and output tokens of one request together, 16K is 16384; at "
+                 "most the number of a model's learned positions",
+                 &engine.max_model_len, limits::kMaxModelLen),
       IntFlag("max-num-seqs", "Limits", "COUNT",
               "Sequences that run at the same time; each choice of a request is one",
               &engine.max_num_seqs, limits::kMaxNumSeqs),
@@ -196,15 +204,15 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
        StrCat("Prompt tokens in the waiting queue; further requests are rejected, ",
               RangeAndDefault(engine.max_queued_tokens, limits::kMaxQueuedTokens),
               ": 16 times max-model-len"),
-       AssignInt(&engine.max_queued_tokens, limits::kMaxQueuedTokens)},
-      IntFlag("max-num-batched-tokens", "Limits", "TOKENS", "Tokens computed in one engine step",
-              &engine.max_num_batched_tokens, limits::kMaxNumBatchedTokens),
+       AssignTokens(&engine.max_queued_tokens, limits::kMaxQueuedTokens)},
+      TokensFlag("max-num-batched-tokens", "Limits", "Tokens computed in one engine step",
+                 &engine.max_num_batched_tokens, limits::kMaxNumBatchedTokens),
       IntFlag("max-num-partial-prefills", "Limits", "COUNT",
               "Prompts that are prefilled in a step in which other sequences decode",
               &engine.max_num_partial_prefills, limits::kMaxNumPartialPrefills),
-      IntFlag("chunked-prefill-size", "Limits", "TOKENS",
-              "Prompt tokens of all these prompts in such a step, fewer deep in a long prompt",
-              &engine.chunked_prefill_size, limits::kChunkedPrefillSize),
+      TokensFlag("chunked-prefill-size", "Limits",
+                 "Prompt tokens of all these prompts in such a step, fewer deep in a long prompt",
+                 &engine.chunked_prefill_size, limits::kChunkedPrefillSize),
   };
   for (Flag& flag : SpeculationFlags(options)) flags.push_back(std::move(flag));
   flags.push_back(

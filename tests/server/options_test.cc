@@ -191,6 +191,15 @@ TEST(OptionsTest, DtypeAcceptsEveryType) {
   EXPECT_EQ(Parse({"--model=D", "--dtype=auto"}).options.model.dtype, std::nullopt);
 }
 
+TEST(OptionsTest, TokensMayBeCountedInK) {
+  EXPECT_EQ(Parse({"--model=D", "--max-model-len=16K"}).options.model.engine.max_model_len, 16384);
+  EXPECT_EQ(Parse({"--model=D", "--max-queued-tokens=1K"}).options.model.engine.max_queued_tokens,
+            1024);
+  const std::string path = WriteFile("max-model-len = \"32K\"\n");
+  const CommandLine line = Parse({"--model=D", "--config", path.c_str()});
+  EXPECT_EQ(line.options.model.engine.max_model_len, 32768);
+}
+
 TEST(OptionsTest, FlagOverEnvironmentOverFileOverDefault) {
   const std::string path = WriteFile(
       "max-model-len = 1000\nmax-num-seqs = 10\nmax-num-batched-tokens = 100\nkv-cache-dtype = "
@@ -287,6 +296,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--max-model-len", "1"},
                 {"--max-model-len", "\"1\"", "in [2, 1048576]"}},
         BadLine{{"--model", "D", "--max-model-len", "9x"}, {"--max-model-len", "\"9x\""}},
+        BadLine{{"--model", "D", "--max-model-len", "1025K"}, {"in [2, 1048576]; 2K is 2048"}},
+        BadLine{{"--model", "D", "--max-model-len", "9999999999K"}, {"in [2, 1048576]"}},
+        BadLine{{"--model", "D", "--max-model-len", "K"}, {"in [2, 1048576]"}},
+        BadLine{{"--model", "D", "--max-queued-tokens", "-1K"}, {"in [0, 1099511627776]"}},
+        BadLine{{"--model", "D", "--max-num-seqs", "1K"}, {"in [1, 1024]"}},
         BadLine{{"--model", "D", "--max-num-seqs", "0"}, {"--max-num-seqs", "in [1, 1024]"}},
         BadLine{{"--model", "D", "--max-queued-requests", "65537"}, {"in [1, 65536]"}},
         BadLine{{"--model", "D", "--max-n", "1025"}, {"--max-n", "in [1, 1024]"}},
