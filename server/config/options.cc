@@ -187,8 +187,8 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
        "Serve a checkpoint whose self-check has failed, with a warning and in GetInfo; default off",
        AssignBool(&options.allow_failed_self_check), /*is_switch=*/true},
       TokensFlag("max-model-len", "Limits",
-                 "Context length: prompt and output tokens of one request together, 16K is 16384; at "
-                 "most the number of a model's learned positions",
+                 "Context length: prompt and output tokens of one request together, 16K is 16384; "
+                 "at most the number of a model's learned positions",
                  &engine.max_model_len, limits::kMaxModelLen),
       IntFlag("max-num-seqs", "Limits", "COUNT",
               "Sequences that run at the same time; each choice of a request is one",
