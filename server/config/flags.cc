@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -23,6 +24,25 @@ namespace {
 
 absl::Status MustBe(const std::string& what) {
   return absl::InvalidArgumentError(StrCat("it must be ", what));
+}
+
+// A number in `range`, which is not negative, with at most one of `suffixes`: 1024 for the first,
+// 1024 times as much for each further one.
+template <typename Int>
+std::optional<Int> ParseScaled(absl::string_view value, absl::string_view suffixes,
+                               limits::Range<Int> range) {
+  Int unit = 1;
+  const size_t suffix = value.empty() ? suffixes.npos : suffixes.find(value.back());
+  if (suffix != suffixes.npos) {
+    unit = Int{1} << 10 * (suffix + 1);
+    value.remove_suffix(1);
+  }
+  Int number = 0;
+  if (!absl::SimpleAtoi(value, &number) || number < 0 || number > range.max / unit ||
+      number * unit < range.min) {
+    return std::nullopt;
+  }
+  return number * unit;
 }
 
 // Levenshtein distance, one row of the table at a time.
@@ -76,14 +96,11 @@ template AssignFlag AssignInt(int64_t* target, limits::Range<int64_t> range);
 template <typename Int>
 AssignFlag AssignTokens(Int* target, limits::Range<Int> range) {
   return [=](const std::string& value) {
-    absl::string_view digits = value;
-    const Int unit = absl::ConsumeSuffix(&digits, "K") ? 1024 : 1;
-    Int number = 0;
-    if (!absl::SimpleAtoi(digits, &number) || number < 0 || number > range.max / unit ||
-        number * unit < range.min) {
+    const std::optional<Int> number = ParseScaled(value, "K", range);
+    if (!number) {
       return MustBe(StrCat("a whole number in [", range.min, ", ", range.max, "]; 2K is 2048"));
     }
-    *target = number * unit;
+    *target = *number;
     return absl::OkStatus();
   };
 }
@@ -100,18 +117,12 @@ AssignFlag AssignBool(bool* target) {
 
 AssignFlag AssignBytes(int64_t* target, limits::Range<int64_t> range) {
   return [=](const std::string& value) {
-    absl::string_view digits = value;
-    int64_t unit = 1;
-    if (absl::ConsumeSuffix(&digits, "K")) unit = int64_t{1} << 10;
-    if (absl::ConsumeSuffix(&digits, "M")) unit = int64_t{1} << 20;
-    if (absl::ConsumeSuffix(&digits, "G")) unit = int64_t{1} << 30;
-    int64_t number = 0;
-    if (!absl::SimpleAtoi(digits, &number) || number < 0 || number > range.max / unit ||
-        number * unit < range.min) {
+    const std::optional<int64_t> number = ParseScaled(value, "KMG", range);
+    if (!number) {
       return MustBe(StrCat("a number of bytes in [", range.min, ", ", range.max,
                            "], with K, M or G for powers of 1024: 512M, 2G"));
     }
-    *target = number * unit;
+    *target = *number;
     return absl::OkStatus();
   };
 }

@@ -88,8 +88,9 @@ Flag IntFlag(const char* name, const char* group, const char* value_name, std::s
 template <typename Int>
 Flag TokensFlag(const char* name, const char* group, std::string_view meaning, Int* target,
                 limits::Range<Int> range) {
-  return {name, group, "TOKENS", StrCat(meaning, ", ", RangeAndDefault(*target, range)),
-          AssignTokens(target, range)};
+  Flag flag = IntFlag(name, group, "TOKENS", meaning, target, range);
+  flag.assign = AssignTokens(target, range);
+  return flag;
 }
 
 // Names of weight types, "auto" first, and the flag that sets one.

@@ -39,8 +39,8 @@ PIP_VARIABLES = {'PIP_INDEX_URL': '--index-url', 'PIP_EXTRA_INDEX_URL': '--extra
                  'PIP_FIND_LINKS': '--find-links'}
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'
                          r'|Temporary failure in name resolution|Connection refused'
-                         r'|tcp connect error|dns error')
-TIMEOUT_S = 900  # an installation on a busy machine; alone it takes 90 s
+                         r'|tcp connect error|dns error|operation timed out')
+TIMEOUT_S = 900  # an installation on a busy machine; alone it takes 25 s
 
 
 def run(*command, **options):
