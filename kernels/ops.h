@@ -187,10 +187,10 @@ struct AttentionStats {
 //           tail of a page cannot leak. A row has the bits of an op whose spec has no steps and
 //           the row's own power as p
 // Accuracy  against reference over the same pages: max |d| <= 2e-5 max(1, p / 15) max|v|; cuda,
-//           whose weights are rounded to the input type of the tensor cores: 5e-4. Reference over
-//           fp16 pages against fp32 pages: 1e-3 max|v|. Over int8 pages: 1e-2 max|v| in rows of
-//           more than 64 keys, some of them near q, or if p = 1. Re-weighting moves a near tie of
-//           keys by more: on random keys 0.03 max|v| at p = 3, 0.12 at p = 15
+//           which rounds weights to the input type of tensor cores: 5e-4; and q, in prompts, unless
+//           batch-invariant: 2.5e-3. Reference over fp16 pages against fp32: 1e-3 max|v|. int8:
+//           1e-2 max|v| in rows of more than 64 keys, some of them near q, or if p = 1. A near tie
+//           of keys is moved by more: on random keys 0.03 max|v| at p = 3, 0.12 at p = 15
 // Cost      K once, V rows of non-zero weight once; 4 B of scratch written and read per key. cpu:
 //           once for all query heads of a KV head, up to 32 of them (8 at 16K keys)
 // Source    arXiv 2501.13428 Algorithm 1; x^p through (x / peak)^p (Appendix A.4 in linear space)

@@ -86,6 +86,20 @@ LSSAR_DEVICE float WholePower(float u, unsigned whole) {
   return power;
 }
 
+// u[i]^whole, with one branch for all of them to the powers that are compiled in: the paper's and
+// those of the shipped models.
+template <int kCount>
+LSSAR_DEVICE void WholePowers(unsigned whole, float (&u)[kCount]) {
+  const auto raise = [&](unsigned power) {
+    LSSAR_UNROLL
+    for (int i = 0; i < kCount; ++i) u[i] = WholePower(u[i], power);
+  };
+  if (whole == 15) return raise(15);
+  if (whole == 12) return raise(12);
+  if (whole == 10) return raise(10);
+  raise(whole);
+}
+
 // u^p; 0 for a negative u. NaN stays NaN.
 LSSAR_DEVICE float PowerOf(const CudaAttentionArgs& args, float u) {
   if (u < 0) return 0;
@@ -196,16 +210,6 @@ LSSAR_DEVICE float WeightOf(const CudaAttentionArgs& args, const WeightRule& row
     default: return 0.0f;
   }
 }
-
-// The same times row.scale, for p = kPower of LSSAR, 3 or 15, and a rule of kReweight with gain and
-// offset times ScaledGain. The bits are equal: the scale is a power of two, and u is positive from
-// the least score on.
-template <int kPower>
-LSSAR_DEVICE float ScaledWeight(const WeightRule& row, float score) {
-  const float weight = WholePower(MulAdd(row.gain, Softplus(score), -row.offset), kPower);
-  return score < row.least ? 0.0f : weight;
-}
-constexpr float ScaledGain(int power) { return power == 3 ? 0x1p5f : 0x1p1f; }
 
 // The factor of a row's dot products: ScaleOf (attention_math.h).
 LSSAR_DEVICE double ScoreScale(const CudaAttentionArgs& args, int num_keys) {

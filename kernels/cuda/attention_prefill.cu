@@ -8,14 +8,14 @@
 //                 for groups of 16 keys that may hold a non-zero weight
 // Sums over keys are grouped as in decode (decode_split.cuh): by splits of kCudaSplitKeys keys. In
 // a split, the sum of scores has 32 parts, key mod 32, and values are one chain of MMAs over groups
-// of 16 keys. So a row has the same bits in prefill and in decode.
+// of 16 keys. In a batch-invariant backend a row has the same bits in prefill and in decode.
 //
 // Keys in two planes (fx16) have both in a tile. Sums come from the high plane. The low plane is
 // multiplied for groups of 16 keys whose upper bounds say that one may be the row's largest score
 // (first sweep) or have a weight (second sweep); in rows of few keys for all.
 //
 // Most tiles lie before the diagonal: all rows attend to all of their keys, and nothing is masked.
-// The power 15 of LSSAR is compiled in (kPower).
+// LSSAR with a usual p has kernels of its own (kLssar), which round q to the keys' type.
 #include "kernels/cuda/attention_dispatch.cuh"
 #include "kernels/cuda/kernel_table.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -86,11 +86,11 @@ struct TileMemory {
   }
 };
 
-// 16 rows of q as the A operands of MMAs, scaled.
-template <typename E, int kDim>
+// 16 rows of q as the A operands of MMAs, scaled. kParts: of a row (elements.cuh).
+template <typename E, int kDim, int kParts>
 struct TileQueries {
   static constexpr int kSteps = kDim / 16;
-  unsigned parts[2][kSteps][4];
+  unsigned parts[kParts][kSteps][4];
   float inverse[2];  // of the powers of two of rows t/4 and t/4 + 8
 
   // `rows[i]`: null for a row of zeros. All lanes of the warp.
@@ -108,7 +108,7 @@ struct TileQueries {
           unsigned of_pair[2];
           scaled.Split(dim + 2 * i, of_pair);
           LSSAR_UNROLL
-          for (int part = 0; part < 2; ++part) parts[part][step][2 * i + row] = of_pair[part];
+          for (int part = 0; part < kParts; ++part) parts[part][step][2 * i + row] = of_pair[part];
         }
       }
     }
@@ -117,7 +117,7 @@ struct TileQueries {
 
 // The same in 16-bit fixed point: part 0 are the high bytes.
 template <int kDim>
-struct TileQueries<Fx16Element, kDim> {
+struct TileQueries<Fx16Element, kDim, 2> {
   static constexpr int kSteps = kByteSteps<kDim>;
   unsigned parts[2][kSteps][4];
   FixedRow<kDim> of_row[2];
@@ -138,15 +138,20 @@ struct TileQueries<Fx16Element, kDim> {
   }
 };
 
-// kPower: LSSAR with this p. 0: any kind and p.
-template <typename E, int kDim, int kPower, int kRowSets>
+// kLssar: the form is LSSAR with a whole p from 3 to 15, and q is rounded. Else any kind and p.
+template <typename E, int kDim, bool kLssar, int kRowSets>
 class Prefill {
  public:
   using Memory = TileMemory<E, kDim, kRowSets>;
-  static constexpr int kSteps = TileQueries<E, kDim>::kSteps;
+  static constexpr int kParts = kLssar && !E::kTwoPlanes ? 1 : 2;  // of a row of q
+  using Queries = TileQueries<E, kDim, kParts>;
+  static constexpr int kSteps = Queries::kSteps;
+  // No score changes after the choice of candidates: they are what has a weight.
+  static constexpr bool kCountsCandidates = kParts == 1;
   // Sets of 8 keys whose scores a sweep computes at a time, as registers allow.
-  static constexpr int kScoreSets = kDim <= 80 || kPower != 0 ? 4 : 2;
+  static constexpr int kScoreSets = kDim <= 80 || kLssar ? 4 : 2;
   static constexpr int kWeighSets = kDim <= 80 && kRowSets == 1 ? 4 : 2;
+  static constexpr int kSetsAtOnce = kLssar ? 2 : 1;  // that become weights
 
   LSSAR_DEVICE explicit Prefill(const CudaAttentionArgs& args)
       : args_(args),
@@ -154,7 +159,7 @@ class Prefill {
         pages_(args.pages, tile_.first_page, BlockY() / args.heads_of_kv),
         end_(tile_.first_position + tile_.num_rows),
         num_tiles_((end_ + kTileKeys - 1) / kTileKeys),
-        sums_first_part_(kPower != 0 || SumsFirstPart(args)),
+        sums_first_part_(kLssar || SumsFirstPart(args)),
         has_short_rows_(E::kTwoPlanes && IsShortRow(tile_.first_position + 1)) {
     while (num_tiles_ > Memory::kMaxTileMaxima << entry_shift_) ++entry_shift_;
     own_k_ = pages_.k + ThreadIdx() * 16;
@@ -207,7 +212,7 @@ class Prefill {
         rows[i] = num_keys > 0 ? args_.q + VectorIdx(Row(2 * set + i)) : nullptr;
         scales[i] = num_keys > 0 ? RowScale(args_, log(double(num_keys))) : 0.0f;
       }
-      q_[set].Load(rows, scales, kPower != 0 || HasUnitRows(args_));
+      q_[set].Load(rows, scales, kLssar || HasUnitRows(args_));
     }
   }
   LSSAR_DEVICE static int WarpRow() { return WarpIdx() * kWarpRows; }
@@ -319,7 +324,7 @@ class Prefill {
 
   // The factor of dot products with key `at` of a tile.
   LSSAR_DEVICE float FactorOf(int buffer, int at, int row) const {
-    float factor = kPower != 0 ? 1.0f : q_[row / 2].inverse[row % 2];
+    float factor = kLssar ? 1.0f : q_[row / 2].inverse[row % 2];
     if (E::kHasScales) factor *= Memory::KeyScales(buffer)[at];
     return factor;
   }
@@ -334,7 +339,7 @@ class Prefill {
     LSSAR_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int of_thread = at + LaneIdx() % 4 * 2 + i % 2;
-      if (E::kHasScales || kPower == 0) c[i] *= FactorOf(buffer, of_thread, row + i / 2);
+      if (E::kHasScales || !kLssar) c[i] *= FactorOf(buffer, of_thread, row + i / 2);
       if (kMasked && !Attends(row + i / 2, tile, of_thread)) c[i] = FloatOfBits(kMinusInfinity);
     }
   }
@@ -461,13 +466,15 @@ class Prefill {
         for (int set = 0; set < kScoreSets; ++set) {
           ToFirstScores<kMasked>(tile, buffer, first + KeyOfSet(set), 2 * rows, c[set]);
         }
-        if (!sums_first_part_) {
-          float second[kScoreSets][4];
-          Dot<E>(q_[rows].parts[1], b, second);
-          LSSAR_UNROLL
-          for (int set = 0; set < kScoreSets; ++set) {
-            AddSecondScores<kMasked>(tile, buffer, first + KeyOfSet(set), 2 * rows, second[set],
-                                     c[set]);
+        if constexpr (kParts > 1) {
+          if (!sums_first_part_) {
+            float second[kScoreSets][4];
+            Dot<E>(q_[rows].parts[1], b, second);
+            LSSAR_UNROLL
+            for (int set = 0; set < kScoreSets; ++set) {
+              AddSecondScores<kMasked>(tile, buffer, first + KeyOfSet(set), 2 * rows, second[set],
+                                       c[set]);
+            }
           }
         }
         LSSAR_UNROLL
@@ -578,12 +585,14 @@ class Prefill {
         rules_[i] = RefinedRule(num_keys_[i], low, rules_[i]);
       }
       least_first_[i] = rules_[i].least;
-      if (!E::kTwoPlanes && num_keys_[i] > 0) {
+      if (kParts > 1 && !E::kTwoPlanes && num_keys_[i] > 0) {
         least_first_[i] -= SecondPartBound(RowScale(args_, log(double(num_keys_[i]))));
       }
-      if (kPower == 0) continue;
-      rules_[i].gain *= ScaledGain(kPower);
-      rules_[i].offset *= ScaledGain(kPower);
+      if (!kLssar) continue;
+      // The largest weight becomes 2^8 to 2^15, near the top of fp16's range.
+      const float scale = float(1u << 15u / args_.whole_p);
+      rules_[i].gain *= scale;
+      rules_[i].offset *= scale;
     }
     if (ThreadIdx() < Memory::kMaxTileMaxima / 32) Memory::Alive()[ThreadIdx()] = 0;
     SyncBlock();
@@ -613,8 +622,6 @@ class Prefill {
   }
 
   LSSAR_DEVICE void SecondSweep() {
-    // The first sweep has no registers for the second parts of two sets.
-    if (kRowSets > 1) LoadQueries();
     for (int n = 0; n < Memory::kTotalPieces; ++n) Memory::Totals(n) = {};
     LSSAR_UNROLL
     for (int i = 0; i < kThreadRows; ++i) {
@@ -699,10 +706,26 @@ class Prefill {
     }
   }
 
-  // Times the scale of the row's weights.
-  LSSAR_DEVICE float Weight(int row, float score) const {
-    if constexpr (kPower != 0) return ScaledWeight<kPower>(rules_[row], score);
-    return WeightOf(args_, rules_[row], score) * rules_[row].scale;
+  // Results of MMAs, scores of the thread's rows `row` and row + 1, to an A operand: weights times
+  // a scale of the row. A masked key has the score -infinity: its weight is 0, with softmax too.
+  template <int kSets>
+  LSSAR_DEVICE void Weigh(int row, const float (*scores)[4], unsigned* a, int* num_weights) const {
+    float weights[4 * kSets];
+    LSSAR_UNROLL
+    for (int i = 0; i < 4 * kSets; ++i) {
+      const WeightRule& rule = rules_[row + i / 2 % 2];
+      const float score = scores[i / 4][i % 4];
+      weights[i] = kLssar ? MulAdd(rule.gain, Softplus(score), -rule.offset)
+                          : WeightOf(args_, rule, score) * rule.scale;
+    }
+    if (kLssar) WholePowers(args_.whole_p, weights);
+    LSSAR_UNROLL
+    for (int i = 0; i < 4 * kSets; ++i) {
+      if (kLssar && scores[i / 4][i % 4] < rules_[row + i / 2 % 2].least) weights[i] = 0;
+      if (!kCountsCandidates) AddIf(weights[i] != 0, num_weights);
+    }
+    LSSAR_UNROLL
+    for (int i = 0; i < 2 * kSets; ++i) a[i] = F16Pair(weights[2 * i], weights[2 * i + 1]);
   }
 
   // Returns the number of non-zero weights of this thread.
@@ -710,7 +733,7 @@ class Prefill {
   LSSAR_DEVICE int WeighTile(int tile, int buffer) {
     constexpr int kStride = E::Value::kHasScales ? Memory::kWideStride : Memory::kValueStride;
     const unsigned char* values = E::Value::kHasScales ? Memory::Wide() : Memory::Values(buffer);
-    int num_computed = 0, num_skipped = 0;
+    int num_weights = 0;
     LSSAR_NO_UNROLL
     for (int first = 0; first < kTileKeys; first += 8 * kWeighSets) {
       unsigned b[kWeighSets][kSteps][2];
@@ -723,6 +746,7 @@ class Prefill {
         LSSAR_UNROLL
         for (int set = 0; set < kWeighSets; set += 2) {
           bool any = false;
+          int num_candidates = 0;
           LSSAR_UNROLL
           for (int i = 0; i < 8; ++i) {
             float most = c[set + i / 4][i % 4];
@@ -730,43 +754,33 @@ class Prefill {
               const int at = first + (set + i / 4) * 8 + LaneIdx() % 4 * 2 + i % 2;
               most = UpperBound<kMasked>(buffer, at, i / 2 % 2, most);
             }
-            any |= !(most < least_first_[2 * rows + i / 2 % 2]);
+            const bool is_candidate = !(most < least_first_[2 * rows + i / 2 % 2]);
+            any |= is_candidate;
+            if (kCountsCandidates) AddIf(is_candidate, &num_candidates);
           }
           if (Ballot(any) == 0) continue;
-          num_computed += 8;
+          num_weights += num_candidates;
           const int group = first + set * 8;
           float second[2][4];
           if constexpr (E::kTwoPlanes) {
             AddLowPlanes<kMasked>(tile, buffer, group, group + 8, c + set);
-          } else {
+          } else if constexpr (kParts > 1) {
             Dot<E>(q_[rows].parts[1], b + set, second);
           }
           unsigned a[4];
           LSSAR_UNROLL
-          for (int i = 0; i < 4; ++i) {
-            float(&scores)[4] = c[set + i / 2];
-            if constexpr (!E::kTwoPlanes) {
-              if (i % 2 == 0) {
-                AddSecondScores<kMasked>(tile, buffer, group + i / 2 * 8, 2 * rows, second[i / 2],
-                                         scores);
-              }
+          for (int i = 0; i < 2; i += kSetsAtOnce) {
+            if constexpr (kParts > 1 && !E::kTwoPlanes) {
+              AddSecondScores<kMasked>(tile, buffer, group + i * 8, 2 * rows, second[i],
+                                       c[set + i]);
             }
-            const int row = 2 * rows + i % 2;
-            float weights[2];
-            LSSAR_UNROLL
-            for (int j = 0; j < 2; ++j) {
-              // Scores of a masked key are -infinity; softmax of that is 0 too.
-              const float score = scores[i % 2 * 2 + j];
-              weights[j] = Weight(row, score);
-              AddIf(kPower != 0 ? score < rules_[row].least : weights[j] == 0, &num_skipped);
-            }
-            a[i] = F16Pair(weights[0], weights[1]);
+            Weigh<kSetsAtOnce>(2 * rows, c + set + i, a + 2 * i, &num_weights);
           }
           split_[rows].template Add<kMasked>(a, values + group * kStride, kStride);
         }
       }
     }
-    return num_computed - num_skipped;
+    return num_weights;
   }
 
   // Whether a sum of the split is not finite: a weight of zero may have met an infinite value,
@@ -843,28 +857,27 @@ class Prefill {
   int warp_end_ = 0;
   int keys_of_all_ = 0;
   int entry_shift_ = 0;  // an entry of tile maxima stands for 2^entry_shift_ tiles
-  TileQueries<E, kDim> q_[kRowSets];
+  Queries q_[kRowSets];
   // State of the thread's rows; the four threads of a row hold equal values.
   int num_keys_[kThreadRows];
   double sums_[kThreadRows];
   float maxima_[kThreadRows];
   float lower_bounds_[kThreadRows];  // fx16: the largest lower bound of a score
-  WeightRule rules_[kThreadRows];    // kPower: gain and offset are times ScaledGain
+  WeightRule rules_[kThreadRows];    // kLssar: gain and offset are times a power of two
   float least_first_[kThreadRows];   // the same for the score of q's first part
   double weight_sums_[kThreadRows];
   ValueSums<E, kDim> split_[kRowSets];
 };
 
-template <typename E, int kDim, int kPower, int kRowSets>
+template <typename E, int kDim, bool kLssar, int kRowSets>
 LSSAR_KERNEL(kPrefillThreads)
 PrefillTiles(LSSAR_ARGS(CudaAttentionArgs) args) {
   WaitForPreviousKernel();
-  Prefill<E, kDim, kPower, kRowSets>(args).Run();
+  Prefill<E, kDim, kLssar, kRowSets>(args).Run();
 }
 
-// A power is a kernel to compile, so only the usual head dimensions have it, and only the paper's
-// 15.
-constexpr bool HasCompiledPower(int dim) { return dim == 64 || dim == 128; }
+// Kernels take long to compile, so only the usual head dimensions have those of LSSAR.
+constexpr bool HasLssarKernel(int dim) { return dim == 64 || dim == 128; }
 
 }  // namespace
 
@@ -876,7 +889,7 @@ size_t PrefillMemory(DType dtype, int head_dim, bool is_wide) {
 
 namespace {
 
-template <typename E, int kDim, int kPower, int kRowSets>
+template <typename E, int kDim, bool kLssar, int kRowSets>
 int StartTiles(const CudaAttentionArgs& args, void* stream) {
   using Memory = TileMemory<E, kDim, kRowSets>;
   return Launch({.num_blocks_x = args.num_tiles * (args.tile_rows / Memory::kRows),
@@ -884,31 +897,31 @@ int StartTiles(const CudaAttentionArgs& args, void* stream) {
                  .num_threads = kPrefillThreads,
                  .shared_bytes = Memory::kBytes,
                  .overlaps_previous = true},
-                stream, &PrefillTiles<E, kDim, kPower, kRowSets>, args);
+                stream, &PrefillTiles<E, kDim, kLssar, kRowSets>, args);
 }
 
-// Registers of a thread hold two sets of rows at head_dim 64, of one plane.
-template <typename E, int kDim, int kPower>
-int StartPower(const CudaAttentionArgs& args, void* stream) {
+template <typename E, int kDim>
+int StartLssar(const CudaAttentionArgs& args, void* stream) {
+  // Registers of a thread hold two sets of rows at head_dim 64, of one plane.
   if constexpr (kDim == 64 && !E::kTwoPlanes) {
     if (args.has_wide_blocks && args.tile_rows == TileMemory<E, kDim, 2>::kRows) {
-      return StartTiles<E, kDim, kPower, 2>(args, stream);
+      return StartTiles<E, kDim, true, 2>(args, stream);
     }
   }
-  return StartTiles<E, kDim, kPower, 1>(args, stream);
+  return StartTiles<E, kDim, true, 1>(args, stream);
 }
 
 }  // namespace
 
 int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream) {
   return WithElementAndDim(dtype, args.pages.head_dim, [&]<typename E, int kDim>() {
-    if constexpr (HasCompiledPower(kDim)) {
-      const AttentionForm& form = args.form;
-      if (form.reweights && form.is_length_scaled && args.whole_p == 15) {
-        return StartPower<E, kDim, 15>(args, stream);
+    if constexpr (HasLssarKernel(kDim)) {
+      if (!args.is_batch_invariant && args.form.reweights && args.form.is_length_scaled &&
+          args.whole_p >= 3 && args.whole_p <= 15) {
+        return StartLssar<E, kDim>(args, stream);
       }
     }
-    return StartTiles<E, kDim, 0, 1>(args, stream);
+    return StartTiles<E, kDim, false, 1>(args, stream);
   });
 }
 

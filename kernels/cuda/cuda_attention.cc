@@ -120,8 +120,9 @@ void CudaAttention::Attention(const AttentionArgs& args) {
       .p = float(p),
       .whole_p = is_whole ? unsigned(p) : 0,
       .floor = float(std::pow(double{kNegligibleWeight}, 1.0 / p) * (1 - 0x1p-20)),
+      .is_batch_invariant = is_batch_invariant_,
       // Not of grouped heads: which heads a block gathers for together depends on the batch.
-      .compacts_values = compacts_values_ && args.num_heads == layout.num_kv_heads};
+      .compacts_values = !is_batch_invariant_ && args.num_heads == layout.num_kv_heads};
   if (to.num_tiles > 0 &&
       !context_.Check(kernels.prefill(to, layout.dtype, context_.Stream()), "prefill attention")) {
     return;

@@ -11,11 +11,10 @@ namespace lssar {
 
 class CudaAttention {
  public:
-  // compacts_values: CudaAttentionArgs.
   CudaAttention(CudaContext& context, DeviceTables& tables, AttentionStatsBuffer& stats,
-                bool compacts_values)
+                bool is_batch_invariant)
       : context_(context),
-        compacts_values_(compacts_values),
+        is_batch_invariant_(is_batch_invariant),
         tables_(tables),
         stats_(stats),
         scratch_memory_(context.Driver()),
@@ -32,7 +31,7 @@ class CudaAttention {
   bool ReserveScratch(int num_heads, int head_dim);
 
   CudaContext& context_;
-  const bool compacts_values_;
+  const bool is_batch_invariant_;
   DeviceTables& tables_;
   AttentionStatsBuffer& stats_;
   Workspace scratch_memory_, arrivals_memory_;

@@ -36,7 +36,7 @@ class CudaBackend final : public Backend {
         context_(std::move(parts.driver), parts.kernels, device),
         tables_(context_),
         stats_(context_),
-        attention_(context_, tables_, stats_, /*compacts_values=*/gemm_library != nullptr),
+        attention_(context_, tables_, stats_, /*is_batch_invariant=*/gemm_library == nullptr),
         gemm_(context_, std::move(gemm_library), parts.max_widened_bytes, std::move(parts.log)),
         graphs_(context_, tables_, stats_, parts.max_step_graphs),
         sampler_(context_) {}

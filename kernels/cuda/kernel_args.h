@@ -96,6 +96,8 @@ struct CudaAttentionArgs {
   float p = 15;
   unsigned whole_p = 15;  // p, or 0 where it has a fraction or is above 2^24
   float floor = 0;        // a u below it has a negligible power
+  // Prefill and decode give a row the same bits, because prefill has two parts of q as well.
+  bool is_batch_invariant = false;
   // Decode adds up values 16 survivors at a time, wherever they are, not groups of 16 adjacent keys
   // as prefill does: fewer MMAs, other last bits than prefill's.
   bool compacts_values = false;

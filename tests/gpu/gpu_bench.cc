@@ -222,8 +222,9 @@ class Pool {
   std::vector<int32_t> pages_;
 };
 
+// p = 10: of layers of smollm2-lssar.
 const std::pair<const char*, AttentionSpec> kKinds[] = {
-    {"lssar", {.p = 15}}, {"softmax", {.kind = AttentionKind::kSoftmax}}};
+    {"lssar", {.p = 15}}, {"lssar-10", {.p = 10}}, {"softmax", {.kind = AttentionKind::kSoftmax}}};
 
 constexpr DType kTypes[] = {DType::kF16, DType::kI8, DType::kFx16};
 

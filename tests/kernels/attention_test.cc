@@ -23,6 +23,10 @@ namespace {
 // Share of max |v| up to p = 15 (ops.h). CUDA rounds weights to the input type of its GEMMs.
 constexpr double kTolerance = 2e-5;
 constexpr double kCudaTolerance = 5e-4;
+// Prompts on CUDA, unless batch-invariant: q is rounded to fp16 as keys are. Seen: 2.0e-3, in rows
+// of few keys.
+constexpr double kRoundedQueryTolerance = 2.5e-3;
+constexpr const char* kServedCuda = "CUDA_EMULATED_LIBRARY";
 
 std::string NameOfCase(Content content) {
   switch (content) {
@@ -42,7 +46,10 @@ class AttentionTest : public testing::TestWithParam<std::string> {
   AttentionTest()
       : reference_(*MakeBackend({.name = "reference"})), backend_(MakeNamed(GetParam())) {}
 
-  double Tolerance() const { return IsCuda(GetParam()) ? kCudaTolerance : kTolerance; }
+  double Tolerance() const {
+    if (GetParam() == kServedCuda) return kRoundedQueryTolerance;
+    return IsCuda(GetParam()) ? kCudaTolerance : kTolerance;
+  }
 
   // fp32 if the backend supports such pages, else fp16.
   DType MostExact() const { return IsCuda(GetParam()) ? DType::kF16 : DType::kF32; }
@@ -111,7 +118,7 @@ TEST_P(AttentionTest, HeadDimensions) {
 }
 
 TEST_P(AttentionTest, Powers) {
-  for (double p : {0.5, 1.0, 2.5, 3.0, 15.0, 50.0, 100.0}) {
+  for (double p : {0.5, 1.0, 2.5, 3.0, 7.0, 8.0, 10.0, 12.0, 13.0, 15.0, 50.0, 100.0}) {
     for (Content content : {Content::kRandom, Content::kTopical}) {
       SCOPED_TRACE(NameOfCase(content));
       for (DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
@@ -671,7 +678,7 @@ TEST_P(AttentionTest, RejectsSpecsItDoesNotCompute) {
 // The emulated device in both its modes: batch-invariant, and as it is served.
 std::vector<std::string> AllBackendNames() {
   std::vector<std::string> names = BackendNames();
-  names.emplace_back("CUDA_EMULATED_LIBRARY");
+  names.emplace_back(kServedCuda);
   return names;
 }
 
