@@ -2,6 +2,7 @@
 // of decode with clusters. Runs on the emulated device and, in the GPU test program, on the GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -100,6 +101,29 @@ TEST_P(SplitPathTest, RowsDoNotDependOnTheirNeighbours) {
       const size_t size = size_t(range.count) * kDim;
       ASSERT_EQ(alone.size(), size);
       EXPECT_TRUE(SameBits({together.begin(), together.begin() + ptrdiff_t(size)}, alone));
+    }
+  }
+}
+
+// A prompt that fills the device has blocks of 128 rows, one of 300 rows has blocks of 64.
+TEST_P(SplitPathTest, BitsDoNotDependOnTheRowsOfABlock) {
+  constexpr int kTokens = 1100, kDim = 64;
+  const int num_heads = is_gpu_ ? 40 : 1;
+  const std::unique_ptr<Backend> backend = Open(90);
+  const SequenceVectors sequence(kTokens, num_heads, kDim, 1, Content::kTopical);
+  for (const DType dtype : {DType::kF16, DType::kI8}) {
+    for (const double p : {15.0, 10.0}) {
+      const PagedKv kv(*backend, {&sequence}, 64, dtype);
+      const std::vector<float> whole =
+          Attend(*backend, {.p = p}, {&sequence}, kv, {{.first = 0, .count = kTokens}});
+      std::vector<float> parts;
+      for (int first = 0; first < kTokens; first += 300) {
+        const std::vector<float> part =
+            Attend(*backend, {.p = p}, {&sequence}, kv,
+                   {{.first = first, .count = std::min(300, kTokens - first)}});
+        parts.insert(parts.end(), part.begin(), part.end());
+      }
+      EXPECT_TRUE(SameBits(parts, whole)) << NameOf(dtype) << ", p = " << p;
     }
   }
 }
