@@ -138,7 +138,7 @@ struct TileQueries<Fx16Element, kDim, 2> {
   }
 };
 
-// kLssar: the form is LSSAR with a whole p from 3 to 15, and q is rounded. Else any kind and p.
+// kLssar: LSSAR with a whole p from 3 to 15; q is rounded, but over fx16. Else any kind and p.
 template <typename E, int kDim, bool kLssar, int kRowSets>
 class Prefill {
  public:

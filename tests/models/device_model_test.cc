@@ -65,8 +65,8 @@ float Lead(std::span<const float> logits) {
 }
 
 // Divergence in nats of a token's distribution: mean and largest. Measured over 64 tokens on the
-// emulated device: fp16 pages 5.3e-7 and 5.6e-6 (batch-invariant 3.3e-7 and 3.8e-6, cpu 3.5e-7 and
-// 5.0e-6), int8 pages 1.1e-4 and 1.3e-3. Over 400 tokens: fp16 3.9e-7 and 7.6e-6, fx16 1.9e-7 and
+// emulated device: fp16 pages 4.7e-7 and 3.7e-6 (batch-invariant 4.1e-7 and 4.5e-6, cpu 3.5e-7 and
+// 5.0e-6), int8 pages 1.2e-4 and 8.2e-4. Over 400 tokens: fp16 3.9e-7 and 7.6e-6, fx16 1.9e-7 and
 // 2.0e-6. Over 2,048, fp16: 4.3e-7 and 3.8e-5; 3.6e-7 and 1.5e-5 before prompts rounded q. A GPU
 // runs more tokens.
 struct Budget {
