@@ -150,59 +150,87 @@ AttentionRow FixedRow(const AttentionSpec& spec, const KvHeadView& head, int num
   return row;
 }
 
-// out = sum_j w_j v_j over the row's N keys. q, out [head_dim]
-void AttendRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, double p,
-               double slope, const float* q, float* out, AttentionStats* counters) {
-  const Row w = ReferenceRow(spec, head, num_keys, p, slope, q).weights;
-  Row sums(size_t(head.kv.layout.head_dim), 0.0);
-  for (int j = 0; j < num_keys; ++j) {
-    const double w_j = w[size_t(j)];
-    counters->num_value_rows += 1;
-    if (w_j == 0) continue;
-    counters->num_value_rows_read += 1;
-    const KvRow value = ValueRow(head.kv, head.Block(j), head.Slot(j));
-    for (size_t dim = 0; dim < sums.size(); ++dim) sums[dim] += w_j * value.Load(int(dim));
+// The elements of `num_tokens` keys or values. [num_tokens, head_dim]
+Row Load(KvRow (*row_at)(const KvView&, const KvBlock&, int), const KvHeadView& head,
+         int num_tokens) {
+  const int head_dim = head.kv.layout.head_dim;
+  Row elements;
+  elements.reserve(size_t(num_tokens) * size_t(head_dim));
+  for (int token = 0; token < num_tokens; ++token) {
+    const KvRow row = row_at(head.kv, head.Block(token), head.Slot(token));
+    for (int dim = 0; dim < head_dim; ++dim) elements.push_back(row.Load(dim));
   }
-  for (size_t dim = 0; dim < sums.size(); ++dim) out[dim] = float(sums[dim]);
+  return elements;
 }
 
-}  // namespace
+// FixedRow reads both planes itself.
+Row LoadKeys(const KvHeadView& head, int num_tokens) {
+  if (head.kv.layout.dtype == DType::kFx16) return {};
+  return Load(KeyRow, head, num_tokens);
+}
 
-AttentionRow ReferenceRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, double p,
-                          double slope, const float* q) {
+// keys: LoadKeys of at least num_keys
+AttentionRow RowOver(const Row& keys, const AttentionSpec& spec, const KvHeadView& head,
+                     int num_keys, double p, double slope, const float* q) {
   if (head.kv.layout.dtype == DType::kFx16) return FixedRow(spec, head, num_keys, p, q);
   const int head_dim = head.kv.layout.head_dim;
   Row dots;  // <q, k_j>
-  for (int j = 0; j < num_keys; ++j) {
-    const KvRow key = KeyRow(head.kv, head.Block(j), head.Slot(j));
+  const double* k = keys.data();
+  for (int j = 0; j < num_keys; ++j, k += head_dim) {
     double dot = 0;
-    for (int dim = 0; dim < head_dim; ++dim) dot += double{q[dim]} * key.Load(dim);
+    for (int dim = 0; dim < head_dim; ++dim) dot += double{q[dim]} * k[dim];
     dots.push_back(dot);
   }
   const Row a = StageOneWeights(spec, dots, head_dim, slope);
   return spec.Form().reweights ? StageTwoRow(a, p) : StageOneRow(a);
 }
 
+// out = sum_j w_j v_j over the row's N keys. w [N], values [>= N, head_dim], out [head_dim]
+void SumValues(const Row& w, const Row& values, std::span<float> out, AttentionStats* counters) {
+  Row sums(out.size(), 0.0);
+  for (size_t j = 0; j < w.size(); ++j) {
+    counters->num_value_rows += 1;
+    if (w[j] == 0) continue;
+    counters->num_value_rows_read += 1;
+    const double* v = &values[j * out.size()];
+    for (size_t dim = 0; dim < out.size(); ++dim) sums[dim] += w[j] * v[dim];
+  }
+  for (size_t dim = 0; dim < out.size(); ++dim) out[dim] = float(sums[dim]);
+}
+
+}  // namespace
+
+AttentionRow ReferenceRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, double p,
+                          double slope, const float* q) {
+  return RowOver(LoadKeys(head, num_keys), spec, head, num_keys, p, slope, q);
+}
+
 void ReferenceAttention(const AttentionArgs& args) {
   const int num_heads = args.num_heads;
   const int num_kv_heads = args.kv.layout.num_kv_heads;
   LSSAR_CHECK(num_heads >= 1 && num_heads % num_kv_heads == 0);
+  const int group_size = num_heads / num_kv_heads;
   const size_t head_dim = size_t(args.kv.layout.head_dim);
   for (size_t s = 0; s < args.rows->sequences.size(); ++s) {
     const SequenceSlice& sequence = args.rows->sequences[s];
     AttentionStats counters;
-    for (int r = 0; r < sequence.num_rows; ++r) {
-      const int num_keys = sequence.first_position + r + 1;  // N, from the row's position only
-      for (int head = 0; head < num_heads; ++head) {
-        const size_t at =
-            (size_t(sequence.first_row + r) * size_t(num_heads) + size_t(head)) * head_dim;
-        const KvHeadView kv_head = {.kv = args.kv,
-                                    .pages = sequence.pages,
-                                    .layer = args.layer,
-                                    .kv_head = head / (num_heads / num_kv_heads)};
+    for (int kv_head = 0; kv_head < num_kv_heads; ++kv_head) {
+      const KvHeadView view = {
+          .kv = args.kv, .pages = sequence.pages, .layer = args.layer, .kv_head = kv_head};
+      const int num_tokens = sequence.first_position + sequence.num_rows;
+      const Row keys = LoadKeys(view, num_tokens);
+      const Row values = Load(ValueRow, view, num_tokens);
+      for (int head = kv_head * group_size; head < (kv_head + 1) * group_size; ++head) {
         const double slope = args.spec.has_alibi ? AlibiSlope(head, num_heads) : 0;
-        AttendRow(args.spec, kv_head, num_keys, args.spec.PowerOf(head, num_keys), slope,
-                  args.q + at, args.out + at, &counters);
+        for (int r = 0; r < sequence.num_rows; ++r) {
+          const int num_keys = sequence.first_position + r + 1;  // N, from the row's position only
+          const size_t at =
+              (size_t(sequence.first_row + r) * size_t(num_heads) + size_t(head)) * head_dim;
+          const Row w = RowOver(keys, args.spec, view, num_keys, args.spec.PowerOf(head, num_keys),
+                                slope, args.q + at)
+                            .weights;
+          SumValues(w, values, {args.out + at, head_dim}, &counters);
+        }
       }
     }
     if (args.counters != nullptr) {

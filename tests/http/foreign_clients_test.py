@@ -112,24 +112,23 @@ class LmEvalTest(unittest.TestCase):
             "generation_kwargs: {until: ['.'], max_gen_toks: 12, temperature: 0}\n"
             "metric_list: [{metric: exact_match}]\n" + common)
 
-    def evaluate(self, model: str, path: str, tasks: str, *more: str,
-                 on: Server | None = None) -> dict[str, Any]:
+    def arguments(self, path: str, on: Server | None = None) -> str:
         address = (on or server).http_address
-        arguments = (f"model={NAME},base_url=http://{address}{path},num_concurrent=8,"
-                     "max_retries=1")
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
-                       "HF_HOME": str(self.path / "cache"), "OPENAI_API_KEY": "none"}
-        run(python, "-m", "lm_eval", "--model", model, "--model_args", arguments, "--tasks", tasks,
-            "--include_path", self.path, "--output_path", self.path / "out", "--log_samples", *more,
-            env=environment)
-        found: dict[str, Any] = {"results": {}}
-        for file in (self.path / "out").rglob("*.json"):
-            found["results"].update(json.loads(file.read_text())["results"])
-        for file in (self.path / "out").rglob("samples_*.jsonl"):
-            task = re.match(r"samples_(lssar_[a-z]+)_", file.name).group(1)
-            samples = [json.loads(line) for line in file.read_text().splitlines()]
-            found[task] = sorted(samples, key=lambda sample: sample["doc_id"])
-        return found
+        return f"model={NAME},base_url=http://{address}{path},num_concurrent=8,max_retries=1"
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
+                "HF_HOME": str(self.path / "cache"), "OPENAI_API_KEY": "none"}
+
+    def evaluate(self, model: str, path: str, task: str, on: Server | None = None,
+                 **more: Any) -> list[dict[str, Any]]:
+        """Samples of one task, by the harness's function: its program reads thousands of tasks of
+        its own first."""
+        runs = [{"model": model, "model_args": self.arguments(path, on), "tasks": [task], **more}]
+        printed = run(python, HERE.parent / "python" / "run_lm_eval.py", self.path,
+                      json.dumps(runs), env=self.environment())
+        [outcome] = json.loads(printed.splitlines()[-1])
+        return outcome["samples"][task]
 
     def score(self, text: str, continuations: list[str]) -> list[dict[str, Any]]:
         """By /v1/score, of the ids that the harness makes: without BOS."""
@@ -143,16 +142,24 @@ class LmEvalTest(unittest.TestCase):
         return reply["data"][0]["continuations"]
 
     def test_local_completions(self) -> None:
-        found = self.evaluate("local-completions", "/v1/completions",
-                              "lssar_word,lssar_choice,lssar_text")
+        run(python, "-m", "lm_eval", "--model", "local-completions", "--model_args",
+            self.arguments("/v1/completions"), "--tasks", "lssar_word,lssar_choice,lssar_text",
+            "--include_path", self.path, "--output_path", self.path / "out", "--log_samples",
+            env=self.environment())
+        [report] = (self.path / "out").rglob("results_*.json")
+        results = json.loads(report.read_text())["results"]
+        found: dict[str, list[dict[str, Any]]] = {}
+        for file in (self.path / "out").rglob("samples_*.jsonl"):
+            task = re.match(r"samples_(lssar_[a-z]+)_", file.name).group(1)
+            samples = [json.loads(line) for line in file.read_text().splitlines()]
+            found[task] = sorted(samples, key=lambda sample: sample["doc_id"])
         for text, sample in zip(TEXTS, found["lssar_word"], strict=True):
             context, word = text.rsplit(" ", 1)
             expected = self.score(context, [" " + word])[0]
             logprob, is_greedy = sample["filtered_resps"][0]
             self.assertAlmostEqual(float(logprob), expected["logprob"], delta=1e-3)
             self.assertEqual(str(is_greedy), str(expected["is_greedy"]))
-        accuracy = found["results"]["lssar_choice"]["acc,none"]
-        self.assertGreaterEqual(accuracy, 0.5)
+        self.assertGreaterEqual(results["lssar_choice"]["acc,none"], 0.5)
         for text, sample in zip(TEXTS, found["lssar_text"], strict=True):
             reply = server.post("/v1/completions", {
                 "prompt": text.rsplit(" ", 1)[0], "max_tokens": 12, "temperature": 0, "stop": ".",
@@ -162,18 +169,18 @@ class LmEvalTest(unittest.TestCase):
     def test_log_likelihoods_are_those_of_pytorch(self) -> None:
         exact = Server("--dtype", "fp32", "--kv-cache-dtype", "fp32")
         self.addCleanup(exact.stop)
-        found = self.evaluate("local-completions", "/v1/completions", "lssar_word", on=exact)
+        samples = self.evaluate("local-completions", "/v1/completions", "lssar_word", on=exact)
         reference = json.loads(run("/usr/bin/python3", "-B", HERE / "pytorch_reference.py", MODEL,
                                    json.dumps([text.rsplit(" ", 1) for text in TEXTS])))
-        for (expected, is_greedy), sample in zip(reference, found["lssar_word"], strict=True):
+        for (expected, is_greedy), sample in zip(reference, samples, strict=True):
             logprob, is_sample_greedy = sample["filtered_resps"][0]
             self.assertAlmostEqual(float(logprob), expected, delta=1e-3)
             self.assertEqual(str(is_sample_greedy), str(is_greedy))
 
     def test_local_chat_completions(self) -> None:
-        found = self.evaluate("local-chat-completions", "/v1/chat/completions", "lssar_text",
-                              "--apply_chat_template")
-        for text, sample in zip(TEXTS, found["lssar_text"], strict=True):
+        samples = self.evaluate("local-chat-completions", "/v1/chat/completions", "lssar_text",
+                                apply_chat_template=True)
+        for text, sample in zip(TEXTS, samples, strict=True):
             reply = server.post("/v1/chat/completions", {
                 "messages": [{"role": "user", "content": text.rsplit(" ", 1)[0]}],
                 "max_tokens": 12, "temperature": 0, "stop": "."})

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -111,13 +112,12 @@ TEST_P(AttentionWeightsTest, WeightedValuesSumToTheOutput) {
           if (form.phi != Phi::kGelu && form.phi != Phi::kMish) {
             EXPECT_GE(*std::ranges::min_element(w), 0);
           }
-          for (int dim = 0; dim < 64; ++dim) {
-            double sum = 0;
-            for (int j = 0; j < int(w.size()); ++j) {
-              sum += w[size_t(j)] * kv.Value(0, j, int(i % 2)).Load(dim);
-            }
-            out.push_back(float(sum));
+          std::array<double, 64> sums{};
+          for (int j = 0; j < int(w.size()); ++j) {
+            const KvRow value = kv.Value(0, j, int(i % 2));
+            for (int dim = 0; dim < 64; ++dim) sums[size_t(dim)] += w[size_t(j)] * value.Load(dim);
           }
+          out.insert(out.end(), sums.begin(), sums.end());
         }
         const int num_rows = 150 - first;
         EXPECT_TRUE(AllNear(

@@ -791,7 +791,7 @@ void Multiply16x8x16(Warp& w, const Instruction& in, uint32_t lanes) {
   const auto widen = [&](uint64_t bits) {
     return is_bf16 ? FloatFromBf16(uint16_t(bits)) : FloatFromF16(uint16_t(bits));
   };
-  float a[16][16], b[16][8];
+  double a[16][16], b[16][8];  // a product of two is exact
   uint64_t bits_of_row[16] = {};
   bool is_finite = true;
   for (int l = 0; l < kLanes; ++l) {
@@ -800,32 +800,37 @@ void Multiply16x8x16(Warp& w, const Instruction& in, uint32_t lanes) {
       const uint64_t bits = w.Register(in.slots[4 + i])[l] & 0xFFFFFFFF;
       const int row = group + i % 2 * 8, col = pair + i / 2 * 8;
       bits_of_row[row] |= bits & 0x7FFF7FFF;
-      a[row][col] = widen(bits);
-      a[row][col + 1] = widen(bits >> 16);
+      a[row][col] = double{widen(bits)};
+      a[row][col + 1] = double{widen(bits >> 16)};
     }
     for (int i = 0; i < 2; ++i) {
       const uint64_t bits = w.Register(in.slots[8 + i])[l];
       for (int j = 0; j < 2; ++j) {
         const float x = widen(bits >> (16 * j));
-        b[pair + 8 * i + j][group] = x;
+        b[pair + 8 * i + j][group] = double{x};
         is_finite = is_finite && std::isfinite(x);
       }
     }
   }
-  for (int l = 0; l < kLanes; ++l) {
-    for (int i = 0; i < 4; ++i) {
-      const int row = l / 4 + i / 2 * 8, col = 2 * (l % 4) + i % 2;
-      if (bits_of_row[row] == 0 && is_finite) continue;  // most rows of decode
-      uint64_t& bits = w.Register(in.slots[i])[l];
-      const float c = As<float>(bits);
-      double sum = double(c);
-      double products[16];
-      for (int k = 0; k < 16; ++k) {
-        products[k] = double(a[row][k]) * double(b[k][col]);
-        sum += products[k];
+  for (int row = 0; row < 16; ++row) {
+    if (bits_of_row[row] == 0 && is_finite) continue;  // most rows of decode
+    const auto bits_at = [&](int col) -> uint64_t& {
+      return w.Register(in.slots[row / 8 * 2 + col % 2])[row % 8 * 4 + col / 2];
+    };
+    double sums[8];
+    for (int col = 0; col < 8; ++col) sums[col] = double{As<float>(bits_at(col))};
+    for (int k = 0; k < 16; ++k) {
+      for (int col = 0; col < 8; ++col) sums[col] += a[row][k] * b[k][col];
+    }
+    for (int col = 0; col < 8; ++col) {
+      uint64_t& bits = bits_at(col);
+      if (w.machine->options.aligns_products && std::isfinite(sums[col])) {
+        double products[16];
+        for (int k = 0; k < 16; ++k) products[k] = a[row][k] * b[k][col];
+        bits = BitsOf(AlignedSum(products, As<float>(bits)));
+      } else {
+        bits = BitsOf(Truncated(sums[col]));
       }
-      const bool aligns = w.machine->options.aligns_products && std::isfinite(sum);
-      bits = BitsOf(aligns ? AlignedSum(products, c) : Truncated(sum));
     }
   }
 }
