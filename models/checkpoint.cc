@@ -45,9 +45,6 @@ absl::Status LoadModel(const std::string& directory, Backend* backend, const Loa
   if (options.check_memory != nullptr) {
     RETURN_IF_ERROR(options.check_memory(checkpoint->config, LeastBytes(file, options.dtype)));
   }
-  Sha256 config_hash;
-  config_hash.Add(config_text);
-  checkpoint->config_hash = config_hash.ShortHex();
   Sha256 hash;
   hash.Add(config_text);
   RETURN_IF_ERROR(file.AddBytesTo(&hash));
@@ -199,6 +196,31 @@ absl::Status LoadGenerationConfig(const std::string& directory, ModelConfig* con
   return config->AddEosIds(*text, path);
 }
 
+// Leaves a checkpoint without tokenizer files as it is: it serves token ids.
+absl::Status LoadText(const std::string& directory, Checkpoint* checkpoint) {
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      LoadTokenizer(directory, checkpoint->config.vocab_size);
+  if (absl::IsNotFound(tokenizer.status())) return absl::OkStatus();
+  ASSIGN_OR_RETURN(checkpoint->tokenizer, std::move(tokenizer));
+  RETURN_IF_ERROR(LoadTokenizerConfig(directory, checkpoint));
+  return LoadChat(directory, checkpoint);
+}
+
+// Every file that a reply can depend on counts, but for the weights and the tokenizer's own. Those
+// that are absent or cannot be read were not used either.
+std::string HashOfConfig(const std::string& directory) {
+  Sha256 hash;
+  for (const std::string_view name :
+       {"config.json", "added_tokens.json", "chat_roles.json", "chat_template.jinja",
+        "generation_config.json", "tokenizer_config.json"}) {
+    const absl::StatusOr<std::string> text = ReadWholeFile(StrCat(directory, "/", name));
+    if (!text.ok()) continue;
+    if (name != "config.json") hash.Add(StrCat("\n", name, " ", text->size(), "\n"));
+    hash.Add(*text);
+  }
+  return hash.ShortHex();
+}
+
 }  // namespace
 
 absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& directory, Backend* backend,
@@ -208,13 +230,8 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& directory, Backend*
   checkpoint.name =
       std::filesystem::path(directory + "/").lexically_normal().parent_path().filename();
   RETURN_IF_ERROR(LoadModel(directory, backend, options, &checkpoint));
-
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-      LoadTokenizer(directory, checkpoint.config.vocab_size);
-  if (absl::IsNotFound(tokenizer.status())) return checkpoint;  // serves token ids
-  ASSIGN_OR_RETURN(checkpoint.tokenizer, std::move(tokenizer));
-  RETURN_IF_ERROR(LoadTokenizerConfig(directory, &checkpoint));
-  RETURN_IF_ERROR(LoadChat(directory, &checkpoint));
+  RETURN_IF_ERROR(LoadText(directory, &checkpoint));
+  checkpoint.config_hash = HashOfConfig(directory);
   return checkpoint;
 }
 

@@ -35,7 +35,9 @@ struct LoadOptions {
 struct Checkpoint {
   std::string name;  // the directory's last path component
   std::string hash;  // first 16 hex digits of the SHA-256 over config.json and the weights' files
-  std::string config_hash;  // the same of config.json alone
+  // The same over config.json and what else a reply depends on: tokenizer_config.json,
+  // added_tokens.json, the files of the chat template, generation_config.json.
+  std::string config_hash;
   ModelConfig config;
   DType dtype = DType::kF16;  // of fewest bits among the matrices' types
   int64_t num_parameters = 0;

@@ -6,6 +6,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <set>
+#include <string>
 
 #include "base/str_cat.h"
 #include "models/safetensors.h"
@@ -30,6 +33,29 @@ Backend* Reference() {
 
 absl::StatusOr<Checkpoint> Load(std::string_view directory, const LoadOptions& options = {}) {
   return LoadCheckpoint(std::string(directory), Reference(), options);
+}
+
+// A receipt says what a reply depends on: ids, prompts of chats, and where texts end, too.
+TEST(CheckpointTest, TheHashOfTheConfigIsOfAllFilesThatChangeReplies) {
+  const ScratchDirectory directory;
+  directory.CopyFrom(kShippedModel);
+  std::set<std::string> hashes = {Load(directory.Path())->config_hash};
+  const std::string hash = Load(directory.Path())->hash;
+  size_t num_changes = 0;
+  for (const auto& [name, text] : std::map<std::string, std::string>{
+           {"added_tokens.json", R"({"</s>": 2})"},
+           {"chat_template.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}"},
+           {"generation_config.json", R"({"eos_token_id": 7})"},
+           {"tokenizer_config.json", R"({"add_bos_token": false})"}}) {
+    directory.Write(name, text);
+    const absl::StatusOr<Checkpoint> changed = Load(directory.Path());
+    ASSERT_TRUE(changed.ok()) << changed.status();
+    EXPECT_EQ(changed->hash, hash);
+    hashes.insert(changed->config_hash);
+    EXPECT_EQ(hashes.size(), 1 + ++num_changes) << name;
+  }
+  directory.Write("README.md", "of no reply");
+  EXPECT_TRUE(hashes.contains(Load(directory.Path())->config_hash));
 }
 
 TEST(CheckpointTest, LoadsTheShippedModel) {
