@@ -31,7 +31,8 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
   std::vector<std::unique_ptr<Backend>> Twins() const {
     std::vector<std::unique_ptr<Backend>> twins;
     if (GetParam().starts_with("CUDA_EMULATED")) {
-      twins.push_back(MakeEmulatedBackend(GetParam() == "CUDA_EMULATED" ? 80 : 90));
+      twins.push_back(MakeEmulatedBackend(80));
+      twins.push_back(MakeEmulatedBackend(90));
     } else if (!IsCuda(GetParam())) {
       for (const int num_threads : {2, 3, 8, 16}) {
         twins.push_back(MakeCpu(num_threads, GetParam()));

@@ -117,7 +117,7 @@ TEST_P(AttentionWeightsTest, WeightedValuesSumToTheOutput) {
             const KvRow value = kv.Value(0, j, int(i % 2));
             for (int dim = 0; dim < 64; ++dim) sums[size_t(dim)] += w[size_t(j)] * value.Load(dim);
           }
-          out.insert(out.end(), sums.begin(), sums.end());
+          for (const double sum : sums) out.push_back(float(sum));
         }
         const int num_rows = 150 - first;
         EXPECT_TRUE(AllNear(

@@ -91,7 +91,7 @@ def log_disagreements(server, calls):
 
 def soak(programs, quick):
     """Soak: mixed requests from 64 connections; checks memory, pages and statuses."""
-    num_requests = 1000 if quick else 30000
+    num_requests = 2000 if quick else 30000
     # The pool is small enough that the warm-up touches all of it (untouched pages take no memory)
     # and that requests are preempted.
     with Server(programs.server, '--max-model-len', '8192', '--kv-cache-memory', '64M') as server:
