@@ -18,14 +18,17 @@ if(LSSAR_SANITIZE)
   endif()
 endif()
 
-# Paths within the tree are relative in the cache, so that every checkout shares its objects.
+# Paths within the tree are relative in the cache, so that every checkout shares its objects, the
+# precompiled headers and what is compiled with them included.
 find_program(LSSAR_CCACHE ccache)
 if(LSSAR_CCACHE)
   set(LSSAR_CCACHE_LAUNCHER
-    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${LSSAR_CCACHE})
+    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros ${LSSAR_CCACHE})
   if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
     set(CMAKE_CXX_COMPILER_LAUNCHER ${LSSAR_CCACHE_LAUNCHER})
   endif()
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
 endif()
 find_program(LSSAR_LLD ld.lld)
 if(LSSAR_LLD)
