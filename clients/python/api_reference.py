@@ -24,9 +24,10 @@ SECTIONS = [
     ('Options', ['CallOptions', 'SchedulingOptions', 'AttentionOverride', 'AttentionPower',
                  'AttentionPowerStep', 'Steering', 'SamplingOptions', 'GenerateOptions',
                  'ScoreOptions', 'EmbedOptions', 'AttentionOptions']),
-    ('Results', ['Generation', 'Delta', 'Token', 'Started', 'Finished', 'Usage', 'Timings',
-                 'ContinuationScore', 'Embedding', 'HiddenStates', 'Distributions', 'Attention',
-                 'RowAttention', 'ServerInfo', 'Limits', 'ServerStats', 'StageTimes']),
+    ('Results', ['Generation', 'Delta', 'Token', 'Started', 'Finished', 'Receipt', 'Usage',
+                 'Timings', 'ContinuationScore', 'Embedding', 'HiddenStates', 'Distributions',
+                 'Attention', 'RowAttention', 'ServerInfo', 'Limits', 'ServerStats', 'StageTimes',
+                 'HeadStatistics']),
 ]
 # Their methods are those of the class named: only the signatures differ.
 SAME_METHODS = {'AsyncClient': 'Client', 'AsyncStream': 'Stream'}

@@ -19,6 +19,12 @@ nlohmann::ordered_json SamplingJson(const v1::Sampling& sampling) {
   return json;
 }
 
+// Requires  at least one value
+template <typename T>
+bool AreEqual(const std::vector<T>& values) {
+  return std::ranges::count(values, values.front()) == std::ssize(values);
+}
+
 }  // namespace
 
 v1::Receipt MakeReceipt(const LoadedModel& model, const Request& request) {
@@ -39,6 +45,7 @@ v1::Receipt MakeReceipt(const LoadedModel& model, const Request& request) {
                                           : DescribeAttention(checkpoint.config.attention));
   if (request.steering != nullptr) receipt.set_steering(request.steering->description);
   if (const GenerateParams* const generate = request.Generate()) {
+    receipt.set_max_tokens(generate->max_tokens);
     *receipt.mutable_sampling() = ToMessage(generate->sampling);
     receipt.mutable_sampling()->set_seed(generate->sampling.seed);
   }
@@ -59,13 +66,22 @@ std::string ReceiptJson(const LoadedModel& model, const std::vector<const Reques
   if (receipt.has_sampling()) {
     json["sampling"] = SamplingJson(receipt.sampling());
     std::vector<uint64_t> seeds;
+    std::vector<int> max_tokens;
     for (const Request* request : requests) {
-      if (const auto* generate = request->Generate()) seeds.push_back(generate->sampling.seed);
+      if (const auto* generate = request->Generate()) {
+        seeds.push_back(generate->sampling.seed);
+        max_tokens.push_back(generate->max_tokens);
+      }
     }
-    if (std::ranges::count(seeds, seeds.front()) == std::ssize(seeds)) {
+    if (AreEqual(seeds)) {
       json["sampling"]["seed"] = seeds.front();
     } else {
       json["seeds"] = seeds;
+    }
+    if (AreEqual(max_tokens)) {
+      json["max_tokens"] = max_tokens.front();
+    } else {
+      json["max_tokens_by_prompt"] = max_tokens;
     }
   }
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);

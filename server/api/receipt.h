@@ -15,7 +15,8 @@ namespace lssar {
 v1::Receipt MakeReceipt(const LoadedModel& model, const Request& request);
 
 // The receipt as a JSON object with the fields of v1::Receipt. A call may be several requests that
-// differ in their seeds: then "seeds" has one for each in place of sampling.seed.
+// differ in their seeds: then "seeds" has one for each in place of sampling.seed. As well with
+// max_tokens: "max_tokens_by_prompt".
 // Requires  at least one request
 std::string ReceiptJson(const LoadedModel& model, const std::vector<const Request*>& requests);
 

@@ -301,6 +301,16 @@ class VerifyTest(unittest.TestCase):
         path.write_text(json.dumps(saved))
         self.assertIn("receipt checkpoint_hash: ", self.verify(path).stdout)
 
+    def test_what_the_request_left_to_the_server_is_the_receipts(self):
+        path = self.save()
+        saved = json.loads(path.read_text())
+        for name in ('max_tokens', 'maxTokens'):
+            saved['generate'].pop(name, None)
+        self.assertEqual(saved['replies'][-1]['finished']['receipt']['max_tokens'], 12)
+        path.write_text(json.dumps(saved))
+        done = self.verify(path)
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+
     def test_servers_of_its_own_and_requests_without_replies(self):
         with tempfile.NamedTemporaryFile('w', suffix='.json') as file:
             json.dump({'score': {

@@ -182,6 +182,18 @@ class ReceiptTest(unittest.TestCase):
             alone = server.post("/v1/completions", {**body, "prompt": PROMPT, "seed": seed})
             self.assertEqual(alone["choices"][0]["text"], choice["text"])
 
+    def test_max_tokens(self) -> None:
+        """Those of the request, the endpoint's default, and what each prompt leaves of 1024."""
+        def receipt(**body: object) -> dict[str, Any]:
+            return server.post("/v1/completions", body)["receipt"]
+
+        self.assertEqual(receipt(prompt=PROMPT, max_tokens=8)["max_tokens"], 8)
+        self.assertEqual(receipt(prompt=PROMPT, max_tokens=0, echo=True)["max_tokens"], 0)
+        self.assertEqual(receipt(prompt=PROMPT)["max_tokens"], 16)
+        of_two = receipt(prompt=[[5] * 3, [5] * 1020])
+        self.assertNotIn("max_tokens", of_two)
+        self.assertEqual(of_two["max_tokens_by_prompt"], [16, 4])
+
     def test_the_last_event_of_each_choice_has_it(self) -> None:
         *events, done = server.stream("/v1/completions", {
             "prompt": PROMPT, "max_tokens": 3, "n": 2, "seed": 1, "ignore_eos": True})

@@ -7,6 +7,7 @@ import os
 import pathlib
 import pickle
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -846,6 +847,8 @@ class SurfaceTest(unittest.TestCase):
         done = subprocess.run([sys.executable, '-B', script, '--check'], capture_output=True,
                               text=True, check=False)
         self.assertEqual((done.returncode, done.stdout), (0, ''))
+        headings = re.findall(r'^### (\w+)$', script.with_name('API.md').read_text(), re.M)
+        self.assertLessEqual(set(lssar.__all__), set(headings))
 
     def test_no_any_at_the_surface(self):
         for kind in Client, AsyncClient, lssar.Stream, lssar.AsyncStream:

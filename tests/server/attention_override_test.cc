@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "server/api/parse_request.h"
 #include "tests/server/test_server.h"
@@ -316,10 +317,27 @@ TEST(ReceiptTest, NamesWhatComputedTheReply) {
   EXPECT_EQ(receipt.backend(), info.backend());
   EXPECT_EQ(receipt.dtype(), info.dtype());
   EXPECT_EQ(receipt.kv_cache_dtype(), info.kv_cache_dtype());
+  EXPECT_EQ(receipt.max_tokens(), 2);
   EXPECT_EQ(receipt.sampling().top_k(), 7);
   EXPECT_EQ(receipt.sampling().temperature(), 1);
   EXPECT_EQ(receipt.sampling().seed(), generated.replies.front().started().seed());
-  EXPECT_FALSE(Score(server.Stub(), ScoreOf(0)).replies.back().finished().receipt().has_sampling());
+  const v1::Receipt score = Score(server.Stub(), ScoreOf(0)).replies.back().finished().receipt();
+  EXPECT_FALSE(score.has_sampling());
+  EXPECT_EQ(score.max_tokens(), 0);
+}
+
+TEST(ReceiptTest, HasTheDefaultOfMaxTokens) {
+  v1::GenerateRequest request = HelloRequest(1);
+  request.clear_max_tokens();
+  for (const auto& [max_model_len, expected] : {std::pair(64, 59), std::pair(2048, 256)}) {
+    TestServer server({.max_model_len = max_model_len});
+    const Generated generated = Generate(server.Stub(), request);
+    ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
+    const v1::Finished& finished = generated.replies.back().finished();
+    ASSERT_EQ(finished.usage().num_prompt_tokens(), 5);
+    EXPECT_EQ(finished.usage().num_generated_tokens(), expected);
+    EXPECT_EQ(finished.receipt().max_tokens(), expected);
+  }
 }
 
 TEST(AttentionStatisticsTest, CaptureSendsThemInPlaceOfWeights) {

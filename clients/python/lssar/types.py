@@ -300,6 +300,7 @@ class Receipt:
     kv_cache_dtype: str
     attention: str  # 'lssar p=15'
     steering: str = ''  # 'layer 3 from position 10: 1.5 x 0f3a61c27be09d44'
+    max_tokens: int = 0  # generate: that was given, or its default
 
 
 @dataclasses.dataclass(frozen=True)

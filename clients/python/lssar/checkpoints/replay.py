@@ -311,22 +311,26 @@ def _on_own_servers(saved: _Saved[Request, Reply], info: ServerInfo, directory: 
             compare(name, saved.call(client))
 
 
-def _fix_seed(saved: _Saved[Request, Reply], receipt: pb.Receipt) -> None:
-    """Sets the seed that a reply used, where the request has none."""
+def _fix_defaults(saved: _Saved[Request, Reply], receipt: pb.Receipt) -> None:
+    """Sets the seed and max_tokens that a reply used, where the request has none: they come from
+    the server, and max_tokens of its --max-model-len."""
     request = saved.request
-    if (isinstance(request, pb.GenerateRequest) and not request.sampling.HasField('seed')
-            and receipt.HasField('sampling')):
+    if not isinstance(request, pb.GenerateRequest):
+        return
+    if not request.sampling.HasField('seed') and receipt.HasField('sampling'):
         request.sampling.seed = receipt.sampling.seed
+    if not request.HasField('max_tokens') and receipt.max_tokens:
+        request.max_tokens = receipt.max_tokens
 
 
 def _replay(saved: _Saved[Request, Reply], client: Client, directory: str | None) -> ReplayReport:
     replays: list[Replay] = []
     info = client.get_info()
     saved_receipt = saved.receipt(saved.replies)
-    _fix_seed(saved, saved_receipt)
+    _fix_defaults(saved, saved_receipt)
     first = saved.call(client)
     receipt = saved.receipt(first)
-    _fix_seed(saved, receipt)
+    _fix_defaults(saved, receipt)
     expected = saved.bits(saved.replies or first)
 
     def compare(name: str, replies: list[Reply]) -> None:
