@@ -22,6 +22,8 @@ Json JobOf(const v1::GetInfoReply& served, const SchedulingFlags& flags) {
   v1::ScoreRequest request;
   FillScheduling(flags, &request);
   Json job = {{"checkpoint_hash", served.checkpoint_hash()},
+              {"tokenizer_hash", served.tokenizer_hash()},
+              {"config_hash", served.config_hash()},
               {"dtype", served.dtype()},
               {"kv_cache_dtype", served.kv_cache_dtype()},
               {"device", served.device()},
@@ -44,7 +46,7 @@ absl::Status CheckLine(const std::string& path, const std::string& text, const J
     return on_line(line);
   } catch (const Json::exception&) {
     return absl::FailedPreconditionError(
-        StrCat(path, " is not an output of this command, so it cannot be resumed"));
+        StrCat(path, " is not an output of this command in this version, so it cannot be resumed"));
   }
 }
 

@@ -23,7 +23,7 @@ class ResumableOutput {
   // gets, and cuts off a last one that is incomplete (the job was killed while it wrote); without,
   // the file must not exist. Nothing is cut off if there is an error.
   // `served`, `flags`: what decides a line's numbers besides the job's input. Each line has it:
-  // lines of several checkpoints, types, devices or attentions never stand in one file.
+  // those of several checkpoints, tokenizers, types, devices or attentions are never in one file.
   // `on_line` may throw Json::exception: the line is of another command.
   // Errors  ALREADY_EXISTS: it exists and `resume` is false; FAILED_PRECONDITION: a line is of
   //         another command, or was computed otherwise; PERMISSION_DENIED: it cannot be written;

@@ -402,7 +402,8 @@ class Evaluation:
         files = {relative(path): hashlib.sha256(path.read_bytes()).hexdigest()
                  for path in step.inputs}
         known = {field: self.info[field] for field in (
-            'checkpoint_hash', 'tokenizer_hash', 'version', 'dtype', 'kv_cache_dtype', 'device')}
+            'checkpoint_hash', 'tokenizer_hash', 'config_hash', 'version', 'dtype',
+            'kv_cache_dtype', 'device')}
         text = json.dumps([step.command, self.server_flags(), files, known], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
