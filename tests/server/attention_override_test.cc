@@ -329,12 +329,12 @@ TEST(ReceiptTest, NamesWhatComputedTheReply) {
 TEST(ReceiptTest, HasTheDefaultOfMaxTokens) {
   v1::GenerateRequest request = HelloRequest(1);
   request.clear_max_tokens();
-  for (const auto& [max_model_len, expected] : {std::pair(64, 59), std::pair(2048, 256)}) {
+  for (const auto& [max_model_len, expected] : {std::pair(64, 60), std::pair(2048, 256)}) {
     TestServer server({.max_model_len = max_model_len});
     const Generated generated = Generate(server.Stub(), request);
     ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
     const v1::Finished& finished = generated.replies.back().finished();
-    ASSERT_EQ(finished.usage().num_prompt_tokens(), 5);
+    ASSERT_EQ(finished.usage().num_prompt_tokens(), 4);
     EXPECT_EQ(finished.usage().num_generated_tokens(), expected);
     EXPECT_EQ(finished.receipt().max_tokens(), expected);
   }
