@@ -30,6 +30,12 @@ if(LSSAR_CCACHE)
   endif()
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
 endif()
+# The headers that take a third of the time that most files above the engine take to compile. Not
+# CLI11: every file would compile its functions again.
+set(LSSAR_PRECOMPILED_HEADERS
+  <functional> <map> <memory> <optional> <string> <variant> <vector>
+  <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/synchronization/mutex.h>
+  <grpcpp/grpcpp.h> <lssar/v1/inference.pb.h> <nlohmann/json.hpp>)
 find_program(LSSAR_LLD ld.lld)
 if(LSSAR_LLD)
   add_link_options(-fuse-ld=lld)

@@ -91,7 +91,6 @@ absl::StatusOr<SubRequest> GenerateMethod::ParsePrompt(const v1::GenerateRequest
   SubRequest item{.request = std::move(parsed->request)};
   if (!only_prompts) return item;
   finish_ = FinishReason::kLength;
-  item.request.Generate()->max_tokens = 0;
   std::vector<int32_t>& ids = item.request.prompt;
   const int num_logprobs = item.request.Generate()->num_prompt_logprobs;
   if (num_logprobs < 0 || ids.size() == 1) {

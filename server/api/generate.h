@@ -20,7 +20,7 @@ class GenerateMethod final : public Method {
   std::vector<v1::GenerateRequest> prompts{1};
   int default_max_tokens = limits::kDefaultMaxTokens;  // cut to what the context has left
   // Nothing is generated: each choice ends at once, with the prompt's log-probabilities if they are
-  // asked for. The prompts have max_tokens 1.
+  // asked for. The prompts have max_tokens 0.
   bool only_prompts = false;
 
   Message* Request() override { return &prompts.front(); }

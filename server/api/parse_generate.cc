@@ -135,10 +135,11 @@ absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_t
   params->max_tokens = message.has_max_tokens()
                            ? message.max_tokens()
                            : std::min(context.default_max_tokens, max_new_tokens);
-  if (params->max_tokens < 1 || params->max_tokens > max_new_tokens) {
+  const int least = context.only_prompt ? 0 : 1;
+  if (params->max_tokens < least || params->max_tokens > max_new_tokens) {
     return ValueError("max_tokens", params->max_tokens,
-                      StrCat("in [1, ", max_new_tokens, "]: max_model_len ", max_model_len, " - ",
-                             num_prompt_tokens, " prompt tokens"));
+                      StrCat("in [", least, ", ", max_new_tokens, "]: max_model_len ",
+                             max_model_len, " - ", num_prompt_tokens, " prompt tokens"));
   }
   params->min_tokens = message.min_tokens();
   return CheckRange("min_tokens", params->min_tokens, 0, params->max_tokens);

@@ -36,7 +36,7 @@ struct ParseContext {
   int max_model_len = 0;                               // tokens
   uint64_t default_seed = 0;                           // for requests that set none
   int default_max_tokens = limits::kDefaultMaxTokens;  // the same; cut to what is left
-  bool only_prompt = false;                            // no token is generated: max_tokens is 1
+  bool only_prompt = false;                            // no token is generated: max_tokens is 0
   int max_choices = limits::kMaxChoices;               // n, at most
   bool allow_attention_override = false;
   bool allow_steering = false;

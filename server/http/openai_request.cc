@@ -174,8 +174,7 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseCo
     return ValueError("min_tokens", shared.min_tokens(),
                       StrCat("0 where ", request.max_tokens_field, " is 0"));
   }
-  // Nothing is sampled where it is 0, but all fields are checked.
-  if (max_tokens) shared.set_max_tokens(std::max(1, request.max_tokens));
+  if (max_tokens) shared.set_max_tokens(request.max_tokens);
   const Json* prompt = fields.Find("prompt");
   const bool is_list =
       prompt != nullptr && prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
@@ -190,6 +189,7 @@ void AddBosForLmEval(const ParseContext& context, CompletionRequest* request) {
   const std::optional<int32_t> prefix = bos ? bos : checkpoint.config.eos_id;
   if (request->echo && request->num_logprobs >= 0 && request->max_tokens == 1) {
     request->max_tokens = 0;
+    for (v1::GenerateRequest& prompt : request->prompts) prompt.set_max_tokens(0);
   }
   for (v1::GenerateRequest& prompt : request->prompts) {
     request->has_added_bos.push_back(false);
