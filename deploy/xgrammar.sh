@@ -84,6 +84,7 @@ fi
 sources=$(find "$work/source/cpp" -name '*.cc' ! -path '*/tvm_ffi/*' -printf '%p;')
 cmake -S deploy/xgrammar -B "$work/build" -G Ninja -DSOURCE="$work/source" -DSOURCES="$sources" \
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" \
+  -DCMAKE_UNITY_BUILD=ON \
   -DCMAKE_INSTALL_PREFIX="$prefix.part" -DCMAKE_INSTALL_LIBDIR=lib $launcher
 CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1 cmake --build "$work/build"
 rm -rf "$prefix.part" "$prefix"

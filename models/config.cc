@@ -21,13 +21,11 @@ using nlohmann::json;
 // Limits that keep a damaged or hostile config from asking for absurd memory. They are far above
 // the paper's models.
 constexpr int kMaxVocab = 1 << 20;
-constexpr int kMaxLayers = 1024;
 constexpr int kMaxHeads = 1024;
 constexpr int kMaxHiddenSize = 1 << 16;
 constexpr int kMaxHeadDim = 512;
 constexpr int kMaxIntermediateSize = 1 << 18;
 constexpr int kMaxPositions = 1 << 20;
-constexpr int kMaxWindow = 1 << 20;
 constexpr double kMaxTheta = 1e12;
 constexpr double kMaxNtkFactor = 1024;
 constexpr double kMaxRopeFactor = 1e6;

@@ -14,6 +14,10 @@
 
 namespace lssar {
 
+// They keep a damaged or hostile config from asking for absurd memory.
+inline constexpr int kMaxLayers = 1024;
+inline constexpr int kMaxWindow = 1 << 20;
+
 // Errors  INVALID_ARGUMENT, starting with `source`: a field that would make another function and
 //         has not the value that we compute; a field under another program's name that differs
 //         from ours; an unknown field that "ignored_fields" does not name; "ignored_fields" names a

@@ -17,9 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxLayers = 1024;
-constexpr int kMaxWindow = 1 << 20;
-
 struct Name {
   std::string_view theirs, ours;
 };
@@ -253,7 +250,7 @@ void ReadLayers(const json& config, Window window, JsonFields* fields, json* our
   (*ours)["attention"] = attention;
 }
 
-json Activation(const json& name) {
+json ActivationName(const json& name) {
   if (name == "gelu_fast") return "gelu_new";
   if (name == "swish") return "silu";
   return name;
@@ -364,7 +361,7 @@ absl::StatusOr<json> FromHuggingFaceConfig(const json& config, std::string_view 
         fields.Fail(StrCat(first->second, " is ", QuoteJson(config[first->second]), ", but ", name,
                            " is ", QuoteJson(value), "; they must be equal"));
       }
-      ours[field] = field == "activation_function" ? Activation(value) : value;
+      ours[field] = field == "activation_function" ? ActivationName(value) : value;
     } else if (name == "rope_parameters" || name == "rope_scaling") {
       if (!value.is_object()) fields.Fail(StrCat(name, " must be an object"));
     } else if (name == "original_max_position_embeddings") {

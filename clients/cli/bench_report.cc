@@ -98,7 +98,7 @@ std::string Repeat(const std::string& text, int count) {
 std::string RenderLatencyBars(const BenchReport& report, const std::string& title,
                               LatencyDistribution LoadSummary::*latency_of,
                               const Terminal& terminal) {
-  constexpr int kBarColumns = 50;
+  constexpr int kChartColumns = 50;
   const std::string full = terminal.is_tty ? "█" : "#";
   const std::string light = terminal.is_tty ? "░" : "-";
   double most = 0;
@@ -110,8 +110,8 @@ std::string RenderLatencyBars(const BenchReport& report, const std::string& titl
                            " to p99, milliseconds\n");
   for (const BenchPoint& point : report.points) {
     const LatencyDistribution& latency = point.summary.*latency_of;
-    const int num_full = int(std::lround(latency.p50 / most * kBarColumns));
-    const int num_all = int(std::lround(latency.p99 / most * kBarColumns));
+    const int num_full = int(std::lround(latency.p50 / most * kChartColumns));
+    const int num_all = int(std::lround(latency.p99 / most * kChartColumns));
     absl::StrAppendFormat(&out, "%8s %s%s %s, %s\n", FormatLoad(point.load), Repeat(full, num_full),
                           Repeat(light, num_all - num_full), FormatMillis(latency.p50),
                           FormatMillis(latency.p99));

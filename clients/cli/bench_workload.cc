@@ -17,7 +17,6 @@
 namespace lssar::cli {
 namespace {
 
-constexpr int kMaxLength = 1 << 20;
 constexpr double kMaxSigma = 4;
 
 absl::Status BadLength(absl::string_view flag, absl::string_view text) {
@@ -27,14 +26,12 @@ absl::Status BadLength(absl::string_view flag, absl::string_view text) {
              kMaxLength, " and SIGMA from 0 to ", kMaxSigma));
 }
 
-using Json = nlohmann::json;
-
 absl::Status BadLine(int line_number, absl::string_view sentence) {
   return absl::InvalidArgumentError(StrCat("line ", line_number, ": ", sentence));
 }
 
 absl::StatusOr<BenchPrompt> ParseLine(absl::string_view line, int line_number) {
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return BadLine(line_number, "not a JSON object {\"prompt\": text, ...}");
   BenchPrompt prompt;
   for (const auto& [field, value] : json.items()) {

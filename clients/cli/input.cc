@@ -14,11 +14,10 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "clients/cli/argument_parser.h"
+#include "clients/cli/usage.h"
 
 namespace lssar::cli {
 namespace {
-
-constexpr int kMaxLength = 1 << 20;
 
 bool IsIdList(absl::string_view text) {
   return !text.empty() && absl::ascii_isdigit(uint8_t(text[0])) &&

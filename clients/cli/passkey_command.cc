@@ -34,7 +34,6 @@ using Json = nlohmann::ordered_json;
 
 // The text around the filler and the answer take about this many tokens.
 constexpr int kMinLength = 150;
-constexpr int kMaxLength = 1 << 20;
 constexpr int kMaxTrials = 10000;
 // Rows of the heat map if the depths are drawn at random.
 constexpr int kNumDepthBands = 5;

@@ -31,7 +31,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxLength = 1 << 20;
 constexpr int kPositionRanges = 32;
 
 struct Document {

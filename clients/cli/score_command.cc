@@ -33,7 +33,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kTextColumns = 48;
-constexpr int kMaxLength = 1 << 20;
 
 std::string Describe(const v1::TextOrTokens& text) {
   if (text.has_tokens()) return StrCat("[", text.tokens().ids_size(), " ids]");

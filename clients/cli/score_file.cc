@@ -17,8 +17,6 @@
 namespace lssar::cli {
 namespace {
 
-using Json = nlohmann::json;
-
 // A request message may have 32 MiB; an item is never larger than its line.
 constexpr size_t kMaxLineBytes = 31 << 20;
 
@@ -27,14 +25,14 @@ absl::Status BadField(int64_t line_number, absl::string_view field, absl::string
       StrCat("line ", line_number, ": \"", field, "\" must be ", wanted));
 }
 
-bool FillText(const Json& json, v1::TextOrTokens* text) {
+bool FillText(const nlohmann::json& json, v1::TextOrTokens* text) {
   if (json.is_string()) {
     text->set_text(json.get<std::string>());
     return true;
   }
   if (!json.is_array()) return false;
   auto* ids = text->mutable_tokens()->mutable_ids();
-  for (const Json& id : json) {
+  for (const nlohmann::json& id : json) {
     if (!id.is_number_integer()) return false;
     const auto value = id.get<int64_t>();
     if (value < 0 || value > std::numeric_limits<int32_t>::max()) return false;
@@ -45,7 +43,7 @@ bool FillText(const Json& json, v1::TextOrTokens* text) {
 
 absl::StatusOr<v1::ScoreItem> ParseLine(absl::string_view line, int64_t line_number) {
   constexpr absl::string_view kText = "a text or a list of token ids";
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
     return absl::InvalidArgumentError(StrCat(
         "line ", line_number, ": not a JSON object {\"context\": ..., \"continuations\": [...]}"));
@@ -56,7 +54,7 @@ absl::StatusOr<v1::ScoreItem> ParseLine(absl::string_view line, int64_t line_num
       if (!FillText(value, item.mutable_context())) return BadField(line_number, field, kText);
     } else if (field == "continuations") {
       if (!value.is_array()) return BadField(line_number, field, "a list");
-      for (const Json& continuation : value) {
+      for (const nlohmann::json& continuation : value) {
         if (!FillText(continuation, item.add_continuations())) {
           return BadField(line_number, field, StrCat("a list, each entry ", kText));
         }

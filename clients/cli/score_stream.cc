@@ -9,9 +9,9 @@
 namespace lssar::cli {
 namespace {
 
-// A batch ends at the first of these.
-constexpr int kItemsPerBatch = 64;
-constexpr size_t kBytesPerBatch = 256 << 10;
+// A request ends at the first of these.
+constexpr int kItemsPerRequest = 64;
+constexpr size_t kBytesPerRequest = 256 << 10;
 
 // Returns false at the end of the items.
 absl::StatusOr<bool> FillRequest(const ScoreStreamOptions& options, const NextScoreLine& next,
@@ -20,7 +20,7 @@ absl::StatusOr<bool> FillRequest(const ScoreStreamOptions& options, const NextSc
   request->set_per_token(options.per_token);
   if (options.per_token) request->set_top_logprobs(1);
   size_t num_bytes = 0;
-  while (request->items_size() < kItemsPerBatch && num_bytes < kBytesPerBatch) {
+  while (request->items_size() < kItemsPerRequest && num_bytes < kBytesPerRequest) {
     ASSIGN_OR_RETURN(std::optional<ScoreLine> line, next());
     if (!line.has_value()) return false;
     num_bytes += line->item.ByteSizeLong();

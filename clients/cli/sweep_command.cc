@@ -30,7 +30,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxLength = 1 << 20;
 constexpr size_t kMaxValues = 256;
 constexpr size_t kMaxBuckets = 64;  // steps of v1::AttentionOverride
 // Tokens of the rows of one length. All p score the same rows, so their differences need fewer

@@ -11,6 +11,9 @@
 
 namespace lssar::cli {
 
+// Tokens that a flag may ask for; what a server takes is its max_model_len.
+inline constexpr int kMaxLength = 1 << 20;
+
 // The candidate that `word` is probably a typing error of: the first letters are equal and at most
 // about a third of the letters differ. Empty: none. Leading dashes are not counted.
 std::string NearestMatch(absl::string_view word, const std::vector<std::string>& candidates);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/status_macros.h"
+#include "models/text/tokenizer.h"
 
 namespace lssar {
 namespace {
@@ -43,7 +44,7 @@ absl::Status AddedTokens::Split(std::string_view text, absl::FunctionRef<bool()>
   constexpr size_t kSearchBytes = size_t{1} << 16;  // between two polls
   size_t begin = 0;
   for (size_t at = 0; at < text.size() && !IsEmpty();) {
-    if (should_stop()) return absl::CancelledError("the encoding was stopped");
+    if (should_stop()) return EncodingStopped();
     const Match match = FindNext(text, at, at + kSearchBytes);
     if (match.begin == text.npos) {
       at += kSearchBytes;

@@ -18,8 +18,6 @@ namespace {
 
 using Kind = PreTokenizerStep::Kind;
 
-absl::Status Stopped() { return absl::CancelledError("the encoding was stopped"); }
-
 // Unicode's White_Space; PCRE2's \s is not exactly that.
 constexpr std::string_view kSpaces =
     R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
@@ -285,12 +283,12 @@ class PreTokenizer::Splitter {
     int num_matches = 0;
     for (size_t begin = 0; begin < text.size();) {
       if (begin >= polled_at) {
-        if (should_stop()) return Stopped();
+        if (should_stop()) return EncodingStopped();
         polled_at = begin + Tokenizer::kEncodePollBytes;
       }
       size_t end = is_gpt2_ ? MatchGpt2InAscii(text, begin) : 0;
       if (end == 0) {
-        if (++num_matches % kMatchesPerPoll == 0 && should_stop()) return Stopped();
+        if (++num_matches % kMatchesPerPoll == 0 && should_stop()) return EncodingStopped();
         const int found = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK,
                                       match.get(), nullptr);
         if (found == PCRE2_ERROR_NOMATCH) return on_word(text.substr(begin));
@@ -328,7 +326,7 @@ class PreTokenizer::Splitter {
     size_t polled_at = 0;
     for (size_t begin = 0; begin < text.size();) {
       if (begin >= polled_at) {
-        if (should_stop()) return Stopped();
+        if (should_stop()) return EncodingStopped();
         polled_at = begin + Tokenizer::kEncodePollBytes;
       }
       size_t at = begin;
@@ -374,7 +372,7 @@ absl::Status PreTokenizer::SplitFrom(size_t splitter, std::string_view text, boo
                                      absl::FunctionRef<bool()> should_stop,
                                      absl::FunctionRef<bool(std::string_view)> on_word) const {
   if (text.empty()) return absl::OkStatus();
-  if (splitter == splitters_.size()) return on_word(text) ? absl::OkStatus() : Stopped();
+  if (splitter == splitters_.size()) return on_word(text) ? absl::OkStatus() : EncodingStopped();
   bool is_first = begins_text;
   return splitters_[splitter]->Split(text, begins_text, should_stop, [&](std::string_view word) {
     return SplitFrom(splitter + 1, word, std::exchange(is_first, false), should_stop, on_word);

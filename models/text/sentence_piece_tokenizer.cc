@@ -28,8 +28,6 @@ using ModelType = SentencePieceFile::ModelType;
 using Piece = SentencePieceFile::Piece;
 using PieceType = SentencePieceFile::PieceType;
 
-absl::Status Stopped() { return absl::CancelledError("the encoding was stopped"); }
-
 AddedTokens UserDefinedSymbols(const SentencePieceFile& file) {
   std::vector<std::pair<std::string, int32_t>> symbols;
   for (size_t id = 0; id < file.pieces.size(); ++id) {
@@ -68,7 +66,7 @@ class TextCutter {
     std::string_view last;  // character of the normalized text; views `text` or the rules
     for (size_t at = begin, polled_at = begin; at < text.size();) {
       if (at >= polled_at) {
-        if (should_stop()) return Stopped();
+        if (should_stop()) return EncodingStopped();
         polled_at = at + Tokenizer::kEncodePollBytes;
       }
       const std::string_view rest = text.substr(at);

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "models/text/tokenizer.h"
 
 namespace lssar {
 namespace {
@@ -133,10 +134,9 @@ absl::Status TooLongWhenNormalized(size_t num_bytes) {
 absl::Status NormalizeText(const std::vector<NormalizerStep>& steps,
                            absl::FunctionRef<bool()> should_stop, std::string* text) {
   using Kind = NormalizerStep::Kind;
-  const auto stopped = [] { return absl::CancelledError("the encoding was stopped"); };
   const size_t num_bytes = text->size();
   for (const NormalizerStep& step : steps) {
-    if (should_stop()) return stopped();
+    if (should_stop()) return EncodingStopped();
     switch (step.kind) {
       case Kind::kNfc:
       case Kind::kNfd:
@@ -144,7 +144,7 @@ absl::Status NormalizeText(const std::vector<NormalizerStep>& steps,
       case Kind::kNfkd:
         if (!ToForm(step.kind == Kind::kNfc || step.kind == Kind::kNfkc,
                     step.kind == Kind::kNfkc || step.kind == Kind::kNfkd, should_stop, text)) {
-          return stopped();
+          return EncodingStopped();
         }
         break;
       case Kind::kPrepend:

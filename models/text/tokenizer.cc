@@ -38,10 +38,12 @@ void MoveCompleteCharacters(bool at_end, std::string* pending, std::string* text
 
 }  // namespace
 
+absl::Status EncodingStopped() { return absl::CancelledError("the encoding was stopped"); }
+
 absl::Status CheckTokenizerText(std::string_view text, absl::FunctionRef<bool()> should_stop) {
   constexpr size_t kBytesPerPoll = size_t{1} << 16;
   for (size_t begin = 0; begin < text.size();) {
-    if (should_stop()) return absl::CancelledError("the encoding was stopped");
+    if (should_stop()) return EncodingStopped();
     size_t end = std::min(begin + kBytesPerPoll, text.size());
     // Not within a character, which has at most three bytes behind its first.
     for (int left = 3; left > 0 && end < text.size() && (uint8_t(text[end]) & 0xC0) == 0x80;

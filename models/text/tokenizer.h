@@ -76,6 +76,8 @@ class Tokenizer {
 // Errors  INVALID_ARGUMENT: `text` is not UTF-8 (names the byte offset); CANCELLED: should_stop
 //         returned true, which is asked every 64 KiB
 absl::Status CheckTokenizerText(std::string_view text, absl::FunctionRef<bool()> should_stop);
+// CANCELLED: what Encode returns where should_stop returned true.
+absl::Status EncodingStopped();
 
 // The whole text of `ids`; bytes that are not UTF-8 become U+FFFD, and special tokens have no text
 // or their names, as StreamDecoder does.

@@ -14,7 +14,7 @@ namespace {
 
 // Bounds the splits of a piece that AddAllMerges tries, and the search for an added token at each
 // byte of a text.
-constexpr size_t kMaxPieceBytes = 1024;
+constexpr size_t kMaxTokenBytes = 1024;
 
 // UTF-8 of a character below U+0800.
 std::string Spell(int character) {
@@ -104,9 +104,9 @@ absl::Status VocabularyBuilder::AddPiece(const std::string& name, int64_t id) {
 }
 
 absl::Status VocabularyBuilder::AddBytes(const std::string& bytes, int64_t id) {
-  if (bytes.size() > kMaxPieceBytes) {
+  if (bytes.size() > kMaxTokenBytes) {
     return Fault(StrCat("the piece with id ", id, " has ", bytes.size(),
-                        " bytes, must have at most ", kMaxPieceBytes));
+                        " bytes, must have at most ", kMaxTokenBytes));
   }
   RETURN_IF_ERROR(AddPiece(bytes, id));
   vocabulary_.pieces[size_t(id)] = bytes;
@@ -177,9 +177,9 @@ void VocabularyBuilder::AddAllMerges() {
 absl::Status VocabularyBuilder::AddToken(AddedToken token) {
   RETURN_IF_ERROR(CheckId(token.content, token.id));
   if (token.content.empty()) return Fault(StrCat("the added token ", token.id, " has no content"));
-  if (token.content.size() > kMaxPieceBytes) {
+  if (token.content.size() > kMaxTokenBytes) {
     return Fault(StrCat("the added token ", token.id, " has ", token.content.size(),
-                        " bytes, must have at most ", kMaxPieceBytes));
+                        " bytes, must have at most ", kMaxTokenBytes));
   }
   if (FindInvalidUtf8(token.content)) {
     return Fault(StrCat("the added token ", token.id, " is not UTF-8"));

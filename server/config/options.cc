@@ -34,7 +34,7 @@ Examples:
   lssar-server --model models/zoo/lssar-6m --listen 0.0.0.0:50051 --max-model-len 8192)";
 
 constexpr std::string_view kOff = "off";
-constexpr size_t kMaxNameBytes = 128;  // of a model
+constexpr size_t kMaxModelNameBytes = 128;  // of a model
 
 // `or_off`: also accepts "off", which opens no port and clears `target`.
 AssignFlag AssignListen(std::string* target, bool or_off) {
@@ -245,10 +245,10 @@ AssignFlag AssignNames(std::vector<std::string>* target) {
         return absl::ascii_isalnum(c) ||
                std::string_view("._-:/@+").find(char(c)) != std::string_view::npos;
       });
-      if (name.empty() || name.size() > kMaxNameBytes || !is_plain) {
+      if (name.empty() || name.size() > kMaxModelNameBytes || !is_plain) {
         return absl::InvalidArgumentError(
             StrCat("it must be names such as org/model, with commas between them; a name has 1 to ",
-                   kMaxNameBytes, " of letters, digits and . _ - : / @ +"));
+                   kMaxModelNameBytes, " of letters, digits and . _ - : / @ +"));
       }
       if (std::ranges::count(names, name) > 0) {
         return absl::InvalidArgumentError(StrCat("it has the name ", name, " twice"));

@@ -34,7 +34,7 @@
 namespace lssar {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kBatchesPath = "/v1/batches";
 constexpr std::string_view kFilePath = "/v1/files/{id}", kContentPath = "/v1/files/{id}/content",
@@ -54,10 +54,12 @@ std::string_view IdOf(const HttpRequest& request) {
   return path.substr(0, path.find('/'));
 }
 
-Json TimeOrNull(int64_t time) { return time == 0 ? Json() : Json(time); }
-Json TextOrNull(const std::string& text) { return text.empty() ? Json() : Json(text); }
+OrderedJson TimeOrNull(int64_t time) { return time == 0 ? OrderedJson() : OrderedJson(time); }
+OrderedJson TextOrNull(const std::string& text) {
+  return text.empty() ? OrderedJson() : OrderedJson(text);
+}
 
-Json ToJson(const StoredFile& file) {
+OrderedJson ToJson(const StoredFile& file) {
   return {{"id", file.id},
           {"object", "file"},
           {"bytes", file.num_bytes},
@@ -67,14 +69,14 @@ Json ToJson(const StoredFile& file) {
           {"status", "processed"}};
 }
 
-Json ToJson(const Batch& batch) {
-  Json errors;
+OrderedJson ToJson(const Batch& batch) {
+  OrderedJson errors;
   if (!batch.error_code.empty()) {
     errors = {{"object", "list"},
-              {"data", Json::array({{{"code", batch.error_code},
-                                     {"message", batch.error},
-                                     {"param", nullptr},
-                                     {"line", nullptr}}})}};
+              {"data", OrderedJson::array({{{"code", batch.error_code},
+                                            {"message", batch.error},
+                                            {"param", nullptr},
+                                            {"line", nullptr}}})}};
   }
   const auto ended = [&batch](BatchState state) {
     return TimeOrNull(batch.state == state ? batch.ended_at : 0);
@@ -86,8 +88,8 @@ Json ToJson(const Batch& batch) {
           {"input_file_id", batch.input_file_id},
           {"completion_window", batch.completion_window},
           {"status", kBatchStateNames[size_t(batch.state)]},
-          {"output_file_id", batch.HasEnded() ? TextOrNull(batch.output_file_id) : Json()},
-          {"error_file_id", batch.HasEnded() ? TextOrNull(batch.error_file_id) : Json()},
+          {"output_file_id", batch.HasEnded() ? TextOrNull(batch.output_file_id) : OrderedJson()},
+          {"error_file_id", batch.HasEnded() ? TextOrNull(batch.error_file_id) : OrderedJson()},
           {"created_at", batch.created_at},
           {"in_progress_at", batch.created_at},
           {"expires_at", batch.expires_at},
@@ -101,7 +103,7 @@ Json ToJson(const Batch& batch) {
            {{"total", batch.num_rows},
             {"completed", batch.num_completed},
             {"failed", batch.num_failed}}},
-          {"metadata", Json::parse(batch.metadata)}};
+          {"metadata", OrderedJson::parse(batch.metadata)}};
 }
 
 // The query of a target: "?limit=3&after=file-1". Escapes stay: no value that is right has one.
@@ -149,16 +151,16 @@ absl::StatusOr<std::string> PageJson(const std::vector<Item>& all, const Query& 
     }
     ++begin;
   }
-  Json data = Json::array();
+  OrderedJson data = OrderedJson::array();
   const auto end = begin + std::min<std::ptrdiff_t>(limit, all.end() - begin);
   for (auto item = begin; item != end; ++item) data.push_back(ToJson(*item));
-  const Json first = data.empty() ? Json() : data.front()["id"];
-  const Json last = data.empty() ? Json() : data.back()["id"];
-  return Json({{"object", "list"},
-               {"data", std::move(data)},
-               {"first_id", first},
-               {"last_id", last},
-               {"has_more", end != all.end()}})
+  const OrderedJson first = data.empty() ? OrderedJson() : data.front()["id"];
+  const OrderedJson last = data.empty() ? OrderedJson() : data.back()["id"];
+  return OrderedJson({{"object", "list"},
+                      {"data", std::move(data)},
+                      {"first_id", first},
+                      {"last_id", last},
+                      {"has_more", end != all.end()}})
       .dump();
 }
 
@@ -223,7 +225,7 @@ absl::StatusOr<std::string> DeleteFile(BatchStore& store, const HttpRequest& req
                                        const CallContext& context) {
   const std::string id(IdOf(request));
   RETURN_IF_ERROR(store.DeleteFile(context.KeyName(), id));
-  return Json({{"id", id}, {"object", "file"}, {"deleted", true}}).dump();
+  return OrderedJson({{"id", id}, {"object", "file"}, {"deleted", true}}).dump();
 }
 
 absl::StatusOr<std::string> ReadText(const BodyFields& fields, std::string_view name) {

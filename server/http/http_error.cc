@@ -58,7 +58,7 @@ std::string ErrorJson(int status, std::string_view message, std::string_view fie
   return json;
 }
 
-std::string_view Message(const absl::Status& status) {
+std::string_view MessageOf(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
 }
 
@@ -142,7 +142,7 @@ HttpReply InShapeOf(std::string_view path, HttpReply reply) {
 
 std::string ErrorJson(const absl::Status& status) {
   const bool is_model = !SpecialCode(status).empty();
-  return ErrorJson(HttpStatusOf(status), Message(status),
+  return ErrorJson(HttpStatusOf(status), MessageOf(status),
                    is_model ? "model" : FieldProblemOf(status).path, SpecialCode(status));
 }
 

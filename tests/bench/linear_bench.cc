@@ -33,8 +33,6 @@
 namespace lssar::bench {
 namespace {
 
-// Much more than any last-level cache.
-constexpr size_t kColdBytes = size_t{384} << 20;
 constexpr double kSampleSeconds = 0.04;
 // libgomp's threads spin after a parallel region; ours must not share the cores with them.
 constexpr auto kLetOthersSleep = std::chrono::milliseconds(15);
@@ -57,10 +55,6 @@ struct Options {
   std::vector<int> rows = {1, 4, 16, 64, 512};
   std::string json;
 };
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Seconds per call, measured over kSampleSeconds.
 double SecondsPerCall(const std::function<void()>& call) {

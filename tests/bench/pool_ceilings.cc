@@ -15,13 +15,6 @@
 namespace lssar::bench {
 namespace {
 
-// Much more than any last-level cache.
-constexpr size_t kColdBytes = size_t{384} << 20;
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 // Independent multiply-adds in registers: the upper bound of every GEMM.
 __attribute__((target("avx512f"))) void MultiplyAdd512(int64_t num_steps) {
   const __m512 half = _mm512_set1_ps(0.5f);
@@ -71,6 +64,10 @@ __attribute__((target("avx2"))) int64_t ReadBlock(const std::byte* from, size_t 
 }
 
 }  // namespace
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 double MeasureFmaGflops(ThreadPool& pool, int num_samples) {
   constexpr int64_t kSteps = 5'000'000;

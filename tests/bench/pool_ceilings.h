@@ -2,9 +2,17 @@
 #ifndef LSSAR_TESTS_BENCH_POOL_CEILINGS_H_
 #define LSSAR_TESTS_BENCH_POOL_CEILINGS_H_
 
+#include <cstddef>
+
 #include "kernels/cpu/thread_pool.h"
 
 namespace lssar::bench {
+
+// Bytes: much more than any last-level cache.
+inline constexpr size_t kColdBytes = size_t{384} << 20;
+
+// Seconds of a clock that never goes back.
+double Now();
 
 // fp32 GFLOP/s of independent multiply-adds in registers on all threads: the upper bound of every
 // GEMM. Median.

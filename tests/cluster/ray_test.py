@@ -17,5 +17,5 @@ if __name__ == '__main__':
         print(reason)
         raise SystemExit(0) from None
     # Ray gives its workers a low priority, which a busy machine would starve.
-    os.execve(python, [python, '-B', str(HERE / 'ray_cases.py'), *sys.argv[1:]],
+    os.execve(python, [python, str(HERE / 'ray_cases.py'), *sys.argv[1:]],
               environments.isolated(RAY_worker_niceness='0', RAY_DEDUP_LOGS='0'))

@@ -37,7 +37,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMaxBytes = size_t{8} << 20;  // of a damaged file
+constexpr size_t kMaxDamagedBytes = size_t{8} << 20;  // of a damaged file
 constexpr int kMaxKinds = 32;
 constexpr int kMaxFindings = 50;
 constexpr auto kHangTime = std::chrono::seconds(60);  // also on a busy machine
@@ -68,7 +68,7 @@ struct Shared {
   int64_t allocated_early, allocated_late;  // bytes, after a tenth of the files and at the end
   char kind[32];
   size_t num_bytes;
-  char bytes[kMaxBytes];
+  char bytes[kMaxDamagedBytes];
 };
 
 std::vector<FileKind> SelectKinds(const Options& options, const std::string& directory) {
@@ -104,7 +104,7 @@ void ReadFiles(const Options& options, const std::string& directory, int64_t fir
     const std::string& example = kind.examples[size_t(index) / kinds.size() % kind.examples.size()];
     const std::string bytes =
         Mutate(example, kind.words, options.seed * 1'000'000'007 + uint64_t(index));
-    LSSAR_CHECK(bytes.size() <= kMaxBytes);
+    LSSAR_CHECK(bytes.size() <= kMaxDamagedBytes);
     std::snprintf(shared->kind, sizeof(shared->kind), "%s", kind.name.c_str());
     std::memcpy(shared->bytes, bytes.data(), bytes.size());
     shared->num_bytes = bytes.size();

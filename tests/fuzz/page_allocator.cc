@@ -10,14 +10,14 @@
 namespace lssar {
 namespace {
 
-constexpr int kNumPages = 70;  // more than one word of the bitmap
-constexpr size_t kNumSequences = 8;
+constexpr int kNumAllocatorPages = 70;  // more than one word of the bitmap
+constexpr size_t kNumHolders = 8;
 
 struct Model {
-  std::vector<int> ref_counts = std::vector<int>(kNumPages);
-  std::vector<bool> is_cached = std::vector<bool>(kNumPages);
+  std::vector<int> ref_counts = std::vector<int>(kNumAllocatorPages);
+  std::vector<bool> is_cached = std::vector<bool>(kNumAllocatorPages);
   std::vector<int32_t> evictable;  // oldest first
-  std::vector<std::vector<int32_t>> sequences = std::vector<std::vector<int32_t>>(kNumSequences);
+  std::vector<std::vector<int32_t>> sequences = std::vector<std::vector<int32_t>>(kNumHolders);
 
   void Free(int32_t page) {
     if (--ref_counts[size_t(page)] == 0 && is_cached[size_t(page)]) evictable.push_back(page);
@@ -26,7 +26,7 @@ struct Model {
 
 void CheckEqual(const PageAllocator& pages, const Model& model) {
   int num_used = 0;
-  for (int32_t page = 0; page < kNumPages; ++page) {
+  for (int32_t page = 0; page < kNumAllocatorPages; ++page) {
     LSSAR_CHECK(pages.RefCount(page) == model.ref_counts[size_t(page)]);
     LSSAR_CHECK(pages.IsCached(page) == model.is_cached[size_t(page)]);
     num_used += int(pages.RefCount(page) > 0);
@@ -39,10 +39,10 @@ void CheckEqual(const PageAllocator& pages, const Model& model) {
 }  // namespace
 
 LSSAR_FUZZ_TARGET(page_allocator) {
-  PageAllocator pages(kNumPages);
+  PageAllocator pages(kNumAllocatorPages);
   Model model;
   for (size_t at = 0; at + 1 < bytes.size() && at < 2000; at += 2) {
-    std::vector<int32_t>& sequence = model.sequences[bytes[at + 1] % kNumSequences];
+    std::vector<int32_t>& sequence = model.sequences[bytes[at + 1] % kNumHolders];
     switch (bytes[at] % 6) {
       case 0: {
         const int num_pages = bytes[at + 1] / 8;
@@ -60,7 +60,7 @@ LSSAR_FUZZ_TARGET(page_allocator) {
       }
       case 1: {  // share all pages of the next sequence
         if (!sequence.empty()) break;
-        for (const int32_t page : model.sequences[(bytes[at + 1] + 1) % kNumSequences]) {
+        for (const int32_t page : model.sequences[(bytes[at + 1] + 1) % kNumHolders]) {
           pages.AddRef(page);
           ++model.ref_counts[size_t(page)];
           sequence.push_back(page);

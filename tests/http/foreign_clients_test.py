@@ -82,7 +82,7 @@ class CurlTest(unittest.TestCase):
 
 class OpenAiTest(unittest.TestCase):
     def test_sync_async_and_streams(self) -> None:
-        output = run(python, "-B", HERE / "openai_client.py", f"http://{server.http_address}/v1", NAME)
+        output = run(python, HERE / "openai_client.py", f"http://{server.http_address}/v1", NAME)
         self.assertTrue(output.endswith("ok\n"), output)
         server.wait_until_idle()
 

@@ -46,7 +46,7 @@ def tearDownModule() -> None:
 class ClientTest(unittest.TestCase):
     def check(self, script: str, base_url: str, interpreter: pathlib.Path | None = None,
               **variables: str) -> None:
-        output = run(interpreter or python, "-B", HERE / script, base_url, NAME, **variables)
+        output = run(interpreter or python, HERE / script, base_url, NAME, **variables)
         self.assertTrue(output.endswith("ok\n"), output)
         server.wait_until_idle()
 

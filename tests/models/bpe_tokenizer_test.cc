@@ -13,6 +13,7 @@
 #include "models/text/tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "tests/models/fixture.h"
+#include "tests/models/tokenizer_texts.h"
 
 namespace lssar {
 namespace {
@@ -20,6 +21,7 @@ namespace {
 using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using testing::Gpt2;
 using ::testing::HasSubstr;
 using testing::MessageOf;
 using testing::ReadFile;
@@ -27,11 +29,6 @@ using testing::ReadFile;
 const std::string kGpt2 = "tests/models/gpt2";
 constexpr int kPieces = 50257;
 constexpr int32_t kEndOfText = 50256;
-
-const Tokenizer& Gpt2() {
-  static const std::unique_ptr<Tokenizer> tokenizer = LoadTokenizer(kGpt2, kPieces).value();
-  return *tokenizer;
-}
 
 // The same vocabulary as a Hugging Face tokenizer.json.
 json Gpt2TokenizerJson() {

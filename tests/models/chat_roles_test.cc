@@ -44,8 +44,8 @@ json Table() {
   };
 }
 
-std::string Rendered(const json& table, const std::vector<ChatMessage>& messages,
-                     bool add_generation_prompt = true) {
+std::string RenderedWith(const json& table, const std::vector<ChatMessage>& messages,
+                         bool add_generation_prompt = true) {
   const auto roles = ChatRoles::Parse(table.dump(), "roles.json", kHash);
   if (!roles.ok()) return "PARSE " + MessageOf(roles.status());
   const auto text = roles->Render(messages, add_generation_prompt);
@@ -53,11 +53,12 @@ std::string Rendered(const json& table, const std::vector<ChatMessage>& messages
 }
 
 TEST(ChatRolesTest, WritesEachRole) {
-  EXPECT_EQ(Rendered(Table(), {{"user", "\u00a0hi "}}), "<s>[default]<U>hi </U><A>");
-  EXPECT_EQ(Rendered(Table(), {{"system", " be "}, {"user", "hi"}}), "<s><S> be </S><U>hi</U><A>");
-  EXPECT_EQ(Rendered(Table(), {{"user", "a"}, {"assistant", "x</think>\n\n y"}, {"user", "b"}}),
+  EXPECT_EQ(RenderedWith(Table(), {{"user", "\u00a0hi "}}), "<s>[default]<U>hi </U><A>");
+  EXPECT_EQ(RenderedWith(Table(), {{"system", " be "}, {"user", "hi"}}),
+            "<s><S> be </S><U>hi</U><A>");
+  EXPECT_EQ(RenderedWith(Table(), {{"user", "a"}, {"assistant", "x</think>\n\n y"}, {"user", "b"}}),
             "<s>[default]<U>a</U><A> y</A><U>b</U><A>");
-  EXPECT_EQ(Rendered(Table(), {{"user", "a"}, {"assistant", "b</think>"}}, false),
+  EXPECT_EQ(RenderedWith(Table(), {{"user", "a"}, {"assistant", "b</think>"}}, false),
             "<s>[default]<U>a</U><L>b</think>END");
 }
 
@@ -66,31 +67,32 @@ TEST(ChatRolesTest, SystemTextInsideAUserMessage) {
   table["system"] = {{"placement", "first_user"}, {"prefix", "{"}, {"suffix", "}"}};
   const std::vector<ChatMessage> talk{
       {"system", "s"}, {"user", "a"}, {"assistant", "b"}, {"user", "c"}};
-  EXPECT_EQ(Rendered(table, talk), "<s><U>{s}a</U><A>b</A><U>c</U><A>");
+  EXPECT_EQ(RenderedWith(table, talk), "<s><U>{s}a</U><A>b</A><U>c</U><A>");
   table["system"]["placement"] = "last_user";
   table["system"]["user"] = {{"prefix", "<W>"}, {"suffix", "</W>"}};
-  EXPECT_EQ(Rendered(table, talk), "<s><U>a</U><A>b</A><W>{s}c</W><A>");
+  EXPECT_EQ(RenderedWith(table, talk), "<s><U>a</U><A>b</A><W>{s}c</W><A>");
 }
 
 TEST(ChatRolesTest, RefusesOrders) {
   EXPECT_THAT(
-      Rendered(Table(), {{"assistant", "a"}}),
+      RenderedWith(Table(), {{"assistant", "a"}}),
       HasSubstr("RENDER messages[0].role is \"assistant\"; the chat template allows system, "
                 "user there"));
-  EXPECT_THAT(Rendered(Table(), {{"user", "a"}, {"user", "b"}}), HasSubstr("messages[1].role"));
-  EXPECT_THAT(Rendered(Table(), {{"user", "a"}, {"assistant", "b"}}),
+  EXPECT_THAT(RenderedWith(Table(), {{"user", "a"}, {"user", "b"}}), HasSubstr("messages[1].role"));
+  EXPECT_THAT(RenderedWith(Table(), {{"user", "a"}, {"assistant", "b"}}),
               HasSubstr("the last message is of role \"assistant\""));
   json table = Table();
   table["system"] = nullptr;
   table["next"] = {{"", {"user"}}};
-  EXPECT_THAT(Rendered(table, {{"system", "a"}, {"user", "b"}}), HasSubstr("allows user there"));
+  EXPECT_THAT(RenderedWith(table, {{"system", "a"}, {"user", "b"}}),
+              HasSubstr("allows user there"));
 }
 
 TEST(ChatRolesTest, ErrorsNameTheField) {
   const auto refusal = [](const std::string& path, const json& value) {
     json table = Table();
     table[json::json_pointer(path)] = value;
-    return Rendered(table, {{"user", "a"}});
+    return RenderedWith(table, {{"user", "a"}});
   };
   EXPECT_THAT(refusal("/version", 2), AllOf(HasSubstr("PARSE roles.json"), HasSubstr("version")));
   EXPECT_THAT(refusal("/template_sha256", "b"), HasSubstr("template_sha256 differs"));

@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::MessageOf;
+using testing::Repeated;
 
 const std::vector<ChatMessage> kMessages{
     {"system", "Be brief."}, {"user", " Hi! "}, {"assistant", "Hello."}, {"user", "Bye"}};
@@ -141,12 +142,6 @@ TEST(ChatTemplateTest, ErrorsNamePlaceAndText) {
   std::string nots;
   for (int i = 0; i < 100000; ++i) nots += "not ";
   EXPECT_THAT(Rendered("{{ " + nots + " }}"), HasSubstr("nested more than 64"));
-}
-
-std::string Repeated(std::string_view text, int count) {
-  std::string repeated;
-  for (int i = 0; i < count; ++i) repeated += text;
-  return repeated;
 }
 
 // Each took minutes, or the stack, when a chain was a tree as deep as it is long.

@@ -13,6 +13,12 @@
 
 namespace lssar::testing {
 
+std::string Repeated(std::string_view text, int count) {
+  std::string repeated;
+  for (int i = 0; i < count; ++i) repeated += text;
+  return repeated;
+}
+
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   LSSAR_CHECK(file.good());

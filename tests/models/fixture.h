@@ -19,6 +19,8 @@ inline constexpr std::string_view kShippedModel = "models/zoo/lssar-6m";
 inline constexpr std::string_view kSmallModel = "tests/golden/gpt_lssar";
 
 std::string ReadFile(const std::string& path);
+// `count` times the text.
+std::string Repeated(std::string_view text, int count);
 
 struct RawTensor {
   std::string name;

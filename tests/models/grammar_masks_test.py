@@ -105,5 +105,5 @@ if __name__ == '__main__':
     except unittest.SkipTest as error:
         print(error)
         sys.exit(0)
-    sys.exit(subprocess.run([interpreter, '-B', '-W', 'ignore', *sys.argv], check=False,
+    sys.exit(subprocess.run([interpreter, '-W', 'ignore', *sys.argv], check=False,
                             env={**os.environ, INSIDE: '1'}).returncode)

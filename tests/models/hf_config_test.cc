@@ -54,7 +54,7 @@ json Smol() {
           {"vocab_size", 49152}};
 }
 
-std::string Rejection(const json& config) {
+std::string RejectionOf(const json& config) {
   const auto parsed = ParseConfig(config.dump(), "dir/config.json");
   EXPECT_FALSE(parsed.ok()) << config;
   return parsed.ok() ? "" : MessageOf(parsed.status());
@@ -96,23 +96,23 @@ TEST(HfConfigTest, Rejections) {
   json config = Smol();
   config["zeta"] = 1;
   config["alpha"] = {1, 2};
-  EXPECT_THAT(Rejection(config),
+  EXPECT_THAT(RejectionOf(config),
               AllOf(HasSubstr("\"alpha\", \"zeta\""), HasSubstr("\"ignored_fields\": [\"alpha\"")));
   config["ignored_fields"] = {"zeta", "alpha"};
   EXPECT_TRUE(ParseConfig(config.dump(), "config.json").ok());
   const auto with = [](const char* name, const json& value) {
     json changed = Smol();
     changed[name] = value;
-    return Rejection(changed);
+    return RejectionOf(changed);
   };
   // What changes the function cannot be ignored, nor is it suggested.
   for (const char* const name : {"attn_logit_softcapping", "clip_qkv"}) {
     json changed = Smol();
     changed[name] = 50;
-    EXPECT_THAT(Rejection(changed), AllOf(HasSubstr(StrCat(name, " is 50, which no backend")),
-                                          Not(HasSubstr("ignored_fields"))));
+    EXPECT_THAT(RejectionOf(changed), AllOf(HasSubstr(StrCat(name, " is 50, which no backend")),
+                                            Not(HasSubstr("ignored_fields"))));
     changed["ignored_fields"] = {name};
-    EXPECT_THAT(Rejection(changed), HasSubstr("it cannot be ignored"));
+    EXPECT_THAT(RejectionOf(changed), HasSubstr("it cannot be ignored"));
   }
   EXPECT_THAT(with("ignored_fields", {"no_such"}), HasSubstr("config.json does not have"));
   EXPECT_THAT(with("ignored_fields", {7}), HasSubstr("must hold names of fields"));
@@ -140,7 +140,7 @@ TEST(HfConfigTest, Rejections) {
     json changed = Smol();
     changed.erase("rope_theta");
     changed["rope_parameters"] = parameters;
-    return Rejection(changed);
+    return RejectionOf(changed);
   };
   EXPECT_THAT(rope({{"rope_type", "yarn"}, {"factor", 2}, {"rope_theta", 1}}),
               HasSubstr("type yarn needs a rope_theta above 1"));
@@ -157,7 +157,7 @@ TEST(HfConfigTest, Rejections) {
   json two = Smol();
   two["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
   two["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}};
-  EXPECT_THAT(Rejection(two), HasSubstr("rope_scaling and rope_parameters must be equal"));
+  EXPECT_THAT(RejectionOf(two), HasSubstr("rope_scaling and rope_parameters must be equal"));
   json wide = Smol();
   wide["sliding_window"] = 8192;
   EXPECT_TRUE(ParseConfig(wide.dump(), "config.json").ok());
@@ -176,12 +176,12 @@ TEST(HfConfigTest, TwoNamesOfOneField) {
   for (const char* const of_llama : {"num_key_value_heads", "rms_norm_eps", "pretraining_tp"}) {
     neox.erase(of_llama);
   }
-  EXPECT_THAT(Rejection(neox),
+  EXPECT_THAT(RejectionOf(neox),
               HasSubstr("rope_theta is 100000, but rotary_emb_base is 500; they must be equal"));
   neox["rope_theta"] = 500;
   json partial = neox;
   partial.update({{"rotary_pct", 0.5}, {"rope_parameters", {{"partial_rotary_factor", 0.25}}}});
-  EXPECT_THAT(Rejection(partial),
+  EXPECT_THAT(RejectionOf(partial),
               HasSubstr("rotary_pct is 0.5, but partial_rotary_factor is 0.25 in rope_parameters"));
   EXPECT_TRUE(ParseConfig(neox.dump(), "config.json").ok());
 }
@@ -213,20 +213,20 @@ TEST(HfConfigTest, WindowsByLayer) {
   EXPECT_THAT(Windows(with("qwen3", typed)), ElementsAre(7, 0, 7, 0));
   EXPECT_THAT(Windows(with("smollm3", used)), ElementsAre(0, 0, 0, 7));
   typed["use_sliding_window"] = false;
-  EXPECT_THAT(Rejection(with("qwen3", typed)), HasSubstr("without a sliding window"));
+  EXPECT_THAT(RejectionOf(with("qwen3", typed)), HasSubstr("without a sliding window"));
   typed["use_sliding_window"] = true;
   typed["layer_types"] = {"full_attention"};
-  EXPECT_THAT(Rejection(with("qwen2", typed)), HasSubstr("layer_types has 1 elements"));
+  EXPECT_THAT(RejectionOf(with("qwen2", typed)), HasSubstr("layer_types has 1 elements"));
   typed["layer_types"] = {"full_attention", "full_attention", "chunked_attention", "x"};
-  EXPECT_THAT(Rejection(with("qwen2", typed)), HasSubstr("\"chunked_attention\" for layer 2"));
-  EXPECT_THAT(Rejection(with("mistral", {{"sliding_window", 0}})),
+  EXPECT_THAT(RejectionOf(with("qwen2", typed)), HasSubstr("\"chunked_attention\" for layer 2"));
+  EXPECT_THAT(RejectionOf(with("mistral", {{"sliding_window", 0}})),
               HasSubstr("sliding_window is 0"));
-  EXPECT_THAT(Rejection(with("llama", {{"use_sliding_window", true}})),
+  EXPECT_THAT(RejectionOf(with("llama", {{"use_sliding_window", true}})),
               HasSubstr("use_sliding_window is true"));
 }
 
 TEST(HfConfigTest, OtherFamiliesAreRefusedByName) {
-  EXPECT_THAT(Rejection(Of("gemma2", json::object())),
+  EXPECT_THAT(RejectionOf(Of("gemma2", json::object())),
               AllOf(HasSubstr("model_type is \"gemma2\", which is not computed"),
                     HasSubstr("llama, mistral, qwen2, qwen3, smollm3, gpt2, bloom, gpt_neox")));
 }
@@ -244,8 +244,8 @@ TEST(HfConfigTest, LayersWithoutPositions) {
   config["no_rope_layers"] = {0, 1, 1, 1, 1, 1};
   EXPECT_THAT(nope(), ElementsAre(true, false, false, false, false, false));
   config["no_rope_layers"] = {0, 1};
-  EXPECT_THAT(Rejection(config), HasSubstr("must have 0 or 1 for each of 6 layers"));
-  EXPECT_THAT(Rejection(Of("llama", {{"no_rope_layers", {1, 0}}})), HasSubstr("no_rope_layers"));
+  EXPECT_THAT(RejectionOf(config), HasSubstr("must have 0 or 1 for each of 6 layers"));
+  EXPECT_THAT(RejectionOf(Of("llama", {{"no_rope_layers", {1, 0}}})), HasSubstr("no_rope_layers"));
 }
 
 TEST(HfConfigTest, Gpt2AndBloomByTheirNames) {
@@ -272,7 +272,7 @@ TEST(HfConfigTest, Gpt2AndBloomByTheirNames) {
   EXPECT_THAT(MessageOf(CheckMaxLength(*parsed, 1025)), HasSubstr("n_positions = 1024"));
   json scaled = gpt2;
   scaled["scale_attn_by_inverse_layer_idx"] = true;
-  EXPECT_THAT(Rejection(scaled), HasSubstr("scale_attn_by_inverse_layer_idx is true"));
+  EXPECT_THAT(RejectionOf(scaled), HasSubstr("scale_attn_by_inverse_layer_idx is true"));
 
   const json bloom = {{"model_type", "bloom"},
                       {"apply_residual_connection_post_layernorm", false},
@@ -299,7 +299,7 @@ TEST(HfConfigTest, Gpt2AndBloomByTheirNames) {
   EXPECT_EQ(alibi->MaxLength(), std::nullopt);
   json post = bloom;
   post["apply_residual_connection_post_layernorm"] = true;
-  EXPECT_THAT(Rejection(post), HasSubstr("apply_residual_connection_post_layernorm is true"));
+  EXPECT_THAT(RejectionOf(post), HasSubstr("apply_residual_connection_post_layernorm is true"));
 }
 
 // Directories as transformers writes them, with its own logits (make_hf_golden.py).

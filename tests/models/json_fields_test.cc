@@ -15,12 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::MessageOf;
-
-std::string Repeated(std::string_view text, int count) {
-  std::string repeated;
-  for (int i = 0; i < count; ++i) repeated += text;
-  return repeated;
-}
+using testing::Repeated;
 
 TEST(ParseJsonTest, GivesTheSameValuesAsTheLibrary) {
   for (const char* text :

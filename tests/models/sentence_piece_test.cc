@@ -256,7 +256,7 @@ const std::vector<std::pair<size_t, uint32_t>> kRuleForA{
     {kUnitOfA, 'a' | 1u << 8 | uint32_t('a' ^ 'b') << 10},
     {kUnitOfB, 0x80000000u | 2}};
 
-std::string Rejection(std::string_view file) {
+std::string RejectionOfFile(std::string_view file) {
   const auto parsed = ParseSentencePieceFile(file, "m", 300);
   EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
   return MessageOf(parsed.status());
@@ -266,36 +266,39 @@ TEST(SentencePieceFileTest, ErrorsNameFieldAndValue) {
   const std::string unk = PieceOf("<unk>", 2);
   const std::string good = unk + PieceOf("a") + PieceOf("b");
   EXPECT_TRUE(ParseSentencePieceFile(good, "m", 300).ok());
-  EXPECT_THAT(Rejection(""), HasSubstr("no pieces"));
-  EXPECT_THAT(Rejection("not a model"), HasSubstr("damaged at byte 0 of 11"));
-  EXPECT_THAT(Rejection(good.substr(0, good.size() - 1)), HasSubstr("damaged at byte"));
-  EXPECT_THAT(Rejection(PieceOf("a")), HasSubstr("no unknown piece"));
-  EXPECT_THAT(Rejection(unk + PieceOf("<u>", 2)), HasSubstr("second unknown piece"));
-  EXPECT_THAT(Rejection(good + PieceOf("a")), HasSubstr("pieces[3], \"a\", occurs twice"));
-  EXPECT_THAT(Rejection(good + PieceOf("c", 1, NAN)), HasSubstr("pieces[3]: score is nan"));
-  EXPECT_THAT(Rejection(good + PieceOf("c", 1, INFINITY)), HasSubstr("score is inf"));
-  EXPECT_THAT(Rejection(good + PieceOf("c", 7)), HasSubstr("type is 7, must be 1 to 6"));
-  EXPECT_THAT(Rejection(good + PieceOf("")), HasSubstr("0 bytes"));
-  EXPECT_THAT(Rejection(good + PieceOf(std::string(1025, 'x'))), HasSubstr("1025 bytes"));
-  EXPECT_THAT(Rejection(good + PieceOf("\xff")), HasSubstr("UTF-8"));
-  EXPECT_THAT(Rejection(good + PieceOf(std::string("x\0", 2))), HasSubstr("NUL"));
-  EXPECT_THAT(Rejection(good + PieceOf("c", 3)), HasSubstr("control piece of one character"));
-  EXPECT_THAT(Rejection(good + PieceOf("<0x00>", 6)), HasSubstr("byte_fallback is false"));
-  EXPECT_THAT(Rejection(good + PieceOf("<0x0a>", 6)), HasSubstr("<0x00> to <0xFF>"));
-  EXPECT_THAT(Rejection(good + PieceOf("<0x00>", 6) + Bytes(2, Number(35, 1))),
+  EXPECT_THAT(RejectionOfFile(""), HasSubstr("no pieces"));
+  EXPECT_THAT(RejectionOfFile("not a model"), HasSubstr("damaged at byte 0 of 11"));
+  EXPECT_THAT(RejectionOfFile(good.substr(0, good.size() - 1)), HasSubstr("damaged at byte"));
+  EXPECT_THAT(RejectionOfFile(PieceOf("a")), HasSubstr("no unknown piece"));
+  EXPECT_THAT(RejectionOfFile(unk + PieceOf("<u>", 2)), HasSubstr("second unknown piece"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf("a")), HasSubstr("pieces[3], \"a\", occurs twice"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf("c", 1, NAN)), HasSubstr("pieces[3]: score is nan"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf("c", 1, INFINITY)), HasSubstr("score is inf"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf("c", 7)), HasSubstr("type is 7, must be 1 to 6"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf("")), HasSubstr("0 bytes"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf(std::string(1025, 'x'))), HasSubstr("1025 bytes"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf("\xff")), HasSubstr("UTF-8"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf(std::string("x\0", 2))), HasSubstr("NUL"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf("c", 3)), HasSubstr("control piece of one character"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf("<0x00>", 6)), HasSubstr("byte_fallback is false"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf("<0x0a>", 6)), HasSubstr("<0x00> to <0xFF>"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf("<0x00>", 6) + Bytes(2, Number(35, 1))),
               HasSubstr("1 byte pieces, must have 256"));
-  EXPECT_THAT(Rejection(good + Bytes(2, Number(3, 3))), HasSubstr("model_type is 3"));
-  EXPECT_THAT(Rejection(good + Bytes(2, Number(3, 2) + Number(3, 1))),
+  EXPECT_THAT(RejectionOfFile(good + Bytes(2, Number(3, 3))), HasSubstr("model_type is 3"));
+  EXPECT_THAT(RejectionOfFile(good + Bytes(2, Number(3, 2) + Number(3, 1))),
               HasSubstr("field 3 occurs twice"));
-  EXPECT_THAT(Rejection(good + Bytes(2, Bytes(3, "x"))), HasSubstr("must be varint"));
-  EXPECT_THAT(Rejection(good + PieceOf("c", 5) + Bytes(2, Number(3, 2))), HasSubstr("is unused"));
-  EXPECT_THAT(Rejection(good + Bytes(3, "") + Bytes(3, "")), HasSubstr("field 3 occurs twice"));
-  EXPECT_THAT(Rejection(good + Bytes(3, Number(9, 1))), HasSubstr("normalizer_spec: field 9"));
-  EXPECT_THAT(Rejection(good + Bytes(5, Bytes(2, "x"))), HasSubstr("denormalizer_spec"));
-  EXPECT_THAT(Rejection(good + Number(1, 3)), HasSubstr("field 1 is varint"));
+  EXPECT_THAT(RejectionOfFile(good + Bytes(2, Bytes(3, "x"))), HasSubstr("must be varint"));
+  EXPECT_THAT(RejectionOfFile(good + PieceOf("c", 5) + Bytes(2, Number(3, 2))),
+              HasSubstr("is unused"));
+  EXPECT_THAT(RejectionOfFile(good + Bytes(3, "") + Bytes(3, "")),
+              HasSubstr("field 3 occurs twice"));
+  EXPECT_THAT(RejectionOfFile(good + Bytes(3, Number(9, 1))),
+              HasSubstr("normalizer_spec: field 9"));
+  EXPECT_THAT(RejectionOfFile(good + Bytes(5, Bytes(2, "x"))), HasSubstr("denormalizer_spec"));
+  EXPECT_THAT(RejectionOfFile(good + Number(1, 3)), HasSubstr("field 1 is varint"));
   std::string many = unk;
   for (int i = 0; i < 300; ++i) many += PieceOf(StrCat("p", i));
-  EXPECT_THAT(Rejection(many), HasSubstr("more than 300 pieces"));
+  EXPECT_THAT(RejectionOfFile(many), HasSubstr("more than 300 pieces"));
 }
 
 TEST(CharacterMapTest, ErrorsNameOffsets) {

@@ -9,21 +9,14 @@
 #include "models/text/tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "tests/models/fixture.h"
+#include "tests/models/tokenizer_texts.h"
 
 namespace lssar {
 namespace {
 
 using nlohmann::json;
-
-const Tokenizer& Shipped() {
-  static const auto tokenizer = LoadTokenizer(std::string(testing::kShippedModel), 4096).value();
-  return *tokenizer;
-}
-
-const Tokenizer& Gpt2() {
-  static const auto tokenizer = LoadTokenizer("tests/models/gpt2", 50257).value();
-  return *tokenizer;
-}
+using testing::Gpt2;
+using testing::Shipped;
 
 // Words, runs of spaces, other scripts, role tokens, control characters and parts of contractions.
 std::string RandomText(std::mt19937& rng, int num_parts) {

@@ -366,6 +366,6 @@ if __name__ == '__main__':
     if importlib.util.find_spec('tokenizers') is None:
         import environments
         python = environments.environment('foreign')
-        os.execv(python, [str(python), '-B', __file__, *sys.argv[1:]])
+        os.execv(python, [str(python), __file__, *sys.argv[1:]])
     TEXTS += mixed_texts(NUM_BYTES)
     sys.exit(unittest.main())

@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/models/fixture.h"
 #include "tests/models/sentence_piece_library.h"
+#include "tests/models/tokenizer_texts.h"
 
 namespace lssar {
 namespace {
@@ -19,12 +20,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::MessageOf;
-
-const Tokenizer& Shipped() {
-  static const std::unique_ptr<Tokenizer> tokenizer =
-      LoadTokenizer(std::string(testing::kShippedModel), 4096).value();
-  return *tokenizer;
-}
+using testing::Shipped;
 
 std::string Streamed(const std::vector<int32_t>& ids, bool continues_text = false) {
   StreamDecoder decoder(&Shipped(), continues_text);

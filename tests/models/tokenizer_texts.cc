@@ -3,6 +3,8 @@
 #include <fstream>
 #include <string_view>
 
+#include "tests/models/fixture.h"
+
 namespace lssar::testing {
 namespace {
 
@@ -68,6 +70,16 @@ constexpr std::string_view kParts[] = {"the",
                                        "\u65e5\u672c\u8a9e\u3068\u4e2d\u6587"};
 
 }  // namespace
+
+const Tokenizer& Shipped() {
+  static const auto tokenizer = LoadTokenizer(std::string(kShippedModel), 4096).value();
+  return *tokenizer;
+}
+
+const Tokenizer& Gpt2() {
+  static const auto tokenizer = LoadTokenizer("tests/models/gpt2", 50257).value();
+  return *tokenizer;
+}
 
 std::string RandomText(std::mt19937* rng, int num_parts) {
   std::string text;

@@ -1,4 +1,7 @@
-"""Virtual environments with packages from PyPI, kept between runs."""
+"""Virtual environments with packages from PyPI, kept between runs.
+
+Their programs run without -B: a package is compiled where it is first imported. To compile all that
+is installed costs three minutes of a core."""
 
 import fcntl
 import hashlib
@@ -54,8 +57,7 @@ def run(*command, **options):
 
 def isolated(**extra):
     """The environment without this test's own paths."""
-    return {**{name: value for name, value in os.environ.items() if name != 'PYTHONPATH'},
-            'PYTHONDONTWRITEBYTECODE': '1', **extra}
+    return {**{name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}, **extra}
 
 
 def run_online(*command):
@@ -91,8 +93,8 @@ def install(python, *arguments):
     """Installs packages as `pip install` does. Errors: SkipTest where PyPI cannot be reached."""
     sources = [word for name, flag in PIP_VARIABLES.items()
                for each in os.environ.get(name, '').split() for word in (flag, each)]
-    run_online(uv(), 'pip', 'install', '-q', '--system-certs', '--compile-bytecode', *sources,
-               '--python', python, *arguments)
+    run_online(uv(), 'pip', 'install', '-q', '--system-certs', *sources, '--python', python,
+               *arguments)
 
 
 def source_files():
@@ -156,5 +158,5 @@ def run_in(name, *packages, **variables):
         sys.exit(0)
     path = [str(CLIENT), *os.environ.get('PYTHONPATH', '').split(':')]
     sys.exit(subprocess.run(
-        [python, '-B', *sys.argv], check=False,
+        [python, *sys.argv], check=False,
         env={**os.environ, **variables, inside: name, 'PYTHONPATH': ':'.join(path)}).returncode)

@@ -38,7 +38,7 @@ class EvaluationTest(unittest.TestCase):
     @classmethod
     def report(cls, *flags, code=0):
         """Runs the program. -> its output."""
-        command = [cls.python, '-B', ROOT / 'deploy' / 'evaluation' / 'report.py', MODEL, cls.out,
+        command = [cls.python, ROOT / 'deploy' / 'evaluation' / 'report.py', MODEL, cls.out,
                    '--ids', cls.ids, '--tasks', cls.tasks, *FLAGS, *flags]
         done = subprocess.run([str(part) for part in command], text=True, check=False,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
@@ -135,7 +135,7 @@ class EvaluationTest(unittest.TestCase):
         owner = {'path': '/b/out', 'checkpoint_hash': '5'}
         (other / 'checkpoint.json').write_text(json.dumps(owner))
         both = self.out.parent / 'both'
-        command = [self.python, '-B', ROOT / 'deploy' / 'evaluation' / 'compare.py', both, self.out,
+        command = [self.python, ROOT / 'deploy' / 'evaluation' / 'compare.py', both, self.out,
                    other]
         subprocess.run([str(part) for part in command], check=True, timeout=300, env=isolated())
         text = (both / 'comparison.md').read_text(encoding='utf-8')
@@ -171,7 +171,7 @@ class EvaluationTest(unittest.TestCase):
         for other, sentence in ((twin, 'have the same name, out'), (self.out, 'the same name, out'),
                                 (renamed, 'have the same checkpoint, ')):
             done = subprocess.run([str(part) for part in (
-                self.python, '-B', ROOT / 'deploy' / 'evaluation' / 'compare.py',
+                self.python, ROOT / 'deploy' / 'evaluation' / 'compare.py',
                 self.out.parent / 'both', self.out, other)], check=False, timeout=300,
                 env=isolated(), text=True, stderr=subprocess.PIPE)
             self.assertEqual(done.returncode, 1)
@@ -201,7 +201,7 @@ class EvaluationTest(unittest.TestCase):
     def test_results_of_another_checkpoint_are_not_overwritten(self):
         model = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / 'other'
         shutil.copytree(MODEL, model)
-        command = [self.python, '-B', ROOT / 'deploy' / 'evaluation' / 'report.py', model, self.out,
+        command = [self.python, ROOT / 'deploy' / 'evaluation' / 'report.py', model, self.out,
                    '--ids', self.ids, '--tasks', self.tasks, *FLAGS]
         done = subprocess.run([str(part) for part in command], text=True, check=False, timeout=300,
                               stderr=subprocess.PIPE, env=isolated())

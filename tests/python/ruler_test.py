@@ -85,7 +85,7 @@ class RulerTest(unittest.TestCase):
             self.skipTest('no PyTorch for this interpreter')
         path = self.out / 'rows.json'
         path.write_text(json.dumps(rows))
-        done = run(sys.executable, '-B', environments.HERE / 'pytorch_greedy.py', MODEL, path)
+        done = run(sys.executable, environments.HERE / 'pytorch_greedy.py', MODEL, path)
         worst = json.loads(done.stdout)
         self.assertEqual(len(worst), len(rows))
         self.assertLess(max(worst), TIE)

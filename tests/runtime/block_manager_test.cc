@@ -10,14 +10,6 @@
 namespace lssar {
 namespace {
 
-ModelConfig SmallConfig() {
-  ModelConfig config;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 3;
-  config.hidden_size = 24;
-  return config;
-}
-
 // Inserts the pages of a new text into the prefix cache and frees them.
 void InsertText(BlockManager* blocks, int text_id, int num_pages) {
   std::vector<int32_t> used;

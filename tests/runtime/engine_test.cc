@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-EngineOptions SmallOptions() {
+EngineOptions ThreadedOptions() {
   return {.max_model_len = 512,
           .max_num_seqs = 8,
           .max_queued_requests = 64,
@@ -32,7 +32,7 @@ EngineOptions SmallOptions() {
           .page_size = 16};
 }
 
-Request Generate(int num_prompt_tokens, int max_tokens, uint64_t seed = 1) {
+Request GenerateTokens(int num_prompt_tokens, int max_tokens, uint64_t seed = 1) {
   Request request;
   for (int i = 0; i < num_prompt_tokens; ++i) request.prompt.push_back(int32_t(2 + i % 60));
   request.params =
@@ -79,7 +79,7 @@ class Gate {
 
 class EngineTest : public testing::Test {
  protected:
-  std::unique_ptr<Engine> Start(const EngineOptions& options = SmallOptions()) {
+  std::unique_ptr<Engine> Start(const EngineOptions& options = ThreadedOptions()) {
     auto engine = Engine::Create(&fake_.checkpoint, &fake_.backend, options);
     EXPECT_TRUE(engine.ok()) << engine.status();
     return *std::move(engine);
@@ -95,12 +95,12 @@ TEST_F(EngineTest, TwoHundredRequestsOnAQueueOfSixtyFour) {
   };
   const auto engine = Start();
   std::vector<std::shared_ptr<RecordingSink>> accepted = {MakeSink()};
-  ASSERT_TRUE(engine->Submit(Generate(20, 10), accepted[0]).ok());
+  ASSERT_TRUE(engine->Submit(GenerateTokens(20, 10), accepted[0]).ok());
   gate.WaitUntilReached();
   int num_refused = 0;
   for (int i = 1; i < 200; ++i) {
     auto sink = MakeSink();
-    const auto handle = engine->Submit(Generate(20, 10, uint64_t(i)), sink);
+    const auto handle = engine->Submit(GenerateTokens(20, 10, uint64_t(i)), sink);
     if (handle.ok()) {
       accepted.push_back(sink);
     } else {
@@ -131,13 +131,13 @@ TEST_F(EngineTest, CancelEndsARunningAndAWaitingRequest) {
     gate.Wait();
     return absl::OkStatus();
   };
-  EngineOptions options = SmallOptions();
+  EngineOptions options = ThreadedOptions();
   options.max_num_seqs = 1;
   const auto engine = Start(options);
   const auto running = MakeSink(), queued = MakeSink();
-  const auto running_handle = engine->Submit(Generate(10, 400), running);
+  const auto running_handle = engine->Submit(GenerateTokens(10, 400), running);
   gate.WaitUntilReached();
-  const auto queued_handle = engine->Submit(Generate(10, 10), queued);
+  const auto queued_handle = engine->Submit(GenerateTokens(10, 10), queued);
   ASSERT_TRUE(running_handle.ok() && queued_handle.ok());
   EXPECT_GT(NumUsedPages(*engine), 0);
   running_handle->Cancel();
@@ -157,7 +157,7 @@ TEST_F(EngineTest, DeadlinePasses) {
     return absl::OkStatus();
   };
   const auto engine = Start();
-  Request request = Generate(10, 500);
+  Request request = GenerateTokens(10, 500);
   request.deadline = Clock::now() + std::chrono::milliseconds(500);
   const auto sink = MakeSink();
   ASSERT_TRUE(engine->Submit(request, sink).ok());
@@ -171,12 +171,12 @@ TEST_F(EngineTest, DrainFinishesOpenRequestsAndRefusesNewOnes) {
   std::vector<std::shared_ptr<RecordingSink>> sinks;
   for (int i = 0; i < 30; ++i) {
     sinks.push_back(MakeSink());
-    ASSERT_TRUE(engine->Submit(Generate(30, 50), sinks.back()).ok());
+    ASSERT_TRUE(engine->Submit(GenerateTokens(30, 50), sinks.back()).ok());
   }
   EXPECT_TRUE(engine->Stats().is_serving);
   EXPECT_TRUE(engine->Drain(absl::InfiniteDuration()));
   for (const auto& sink : sinks) EXPECT_EQ(sink->Status(), absl::OkStatus());
-  const auto late = engine->Submit(Generate(30, 50), MakeSink());
+  const auto late = engine->Submit(GenerateTokens(30, 50), MakeSink());
   EXPECT_EQ(late.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(engine->Stats().is_serving);
   EXPECT_TRUE(engine->Drain(absl::ZeroDuration())) << "again: no request is left to abort";
@@ -191,7 +191,7 @@ TEST_F(EngineTest, DrainAbortsOpenRequestsAtItsLimit) {
   std::vector<std::shared_ptr<RecordingSink>> sinks;
   for (int i = 0; i < 20; ++i) {
     sinks.push_back(MakeSink());
-    ASSERT_TRUE(engine->Submit(Generate(10, 500), sinks.back()).ok());
+    ASSERT_TRUE(engine->Submit(GenerateTokens(10, 500), sinks.back()).ok());
   }
   EXPECT_FALSE(engine->Drain(absl::Milliseconds(20)));
   for (const auto& sink : sinks) {
@@ -210,7 +210,7 @@ TEST_F(EngineTest, DestructionEndsEveryRequestOnce) {
     const auto engine = Start();
     for (int i = 0; i < 40; ++i) {
       sinks.push_back(MakeSink());
-      ASSERT_TRUE(engine->Submit(Generate(10, 500), sinks.back()).ok());
+      ASSERT_TRUE(engine->Submit(GenerateTokens(10, 500), sinks.back()).ok());
     }
   }
   for (const auto& sink : sinks) {
@@ -224,10 +224,10 @@ TEST_F(EngineTest, SinksMayCallTheEngine) {
   const auto first = MakeSink(), second = MakeSink();
   first->on_done = [&] {
     EXPECT_EQ(NumUsedPages(*engine), 0);
-    EXPECT_TRUE(engine->Submit(Generate(5, 5), second).ok());
+    EXPECT_TRUE(engine->Submit(GenerateTokens(5, 5), second).ok());
   };
   second->SetSubmitter({});  // submitted on the engine thread itself
-  ASSERT_TRUE(engine->Submit(Generate(5, 5), first).ok());
+  ASSERT_TRUE(engine->Submit(GenerateTokens(5, 5), first).ok());
   EXPECT_EQ(first->Wait(), absl::OkStatus());
   EXPECT_EQ(second->Wait(), absl::OkStatus());
 }
@@ -239,13 +239,13 @@ TEST_F(EngineTest, RepeatedBackendFailuresStopTheEngine) {
   };
   const auto engine = Start();
   const auto before = MakeSink();
-  ASSERT_TRUE(engine->Submit(Generate(5, 5), before).ok());
+  ASSERT_TRUE(engine->Submit(GenerateTokens(5, 5), before).ok());
   EXPECT_EQ(before->Wait(), absl::OkStatus());
   is_broken = true;
   int num_internal = 0;
   for (int i = 0; i < 10; ++i) {
     const auto sink = MakeSink();
-    const auto handle = engine->Submit(Generate(5, 5), sink);
+    const auto handle = engine->Submit(GenerateTokens(5, 5), sink);
     if (handle.ok()) {
       const auto code = sink->Wait().code();
       EXPECT_TRUE(code == absl::StatusCode::kInternal || code == absl::StatusCode::kUnavailable);
@@ -266,7 +266,7 @@ TEST_F(EngineTest, ALostDeviceEndsAllRequestsAtOnce) {
   std::vector<std::shared_ptr<RecordingSink>> sinks;
   for (int i = 0; i < 10; ++i) {
     sinks.push_back(MakeSink());
-    if (!engine->Submit(Generate(10, 5), sinks.back()).ok()) sinks.pop_back();
+    if (!engine->Submit(GenerateTokens(10, 5), sinks.back()).ok()) sinks.pop_back();
   }
   ASSERT_FALSE(sinks.empty());
   for (const auto& sink : sinks) {
@@ -274,7 +274,7 @@ TEST_F(EngineTest, ALostDeviceEndsAllRequestsAtOnce) {
     EXPECT_NE(std::string(sink->Wait().message()).find("no answer"), std::string::npos);
   }
   absl::Status refused;
-  while ((refused = engine->Submit(Generate(10, 5), MakeSink()).status()).ok()) {
+  while ((refused = engine->Submit(GenerateTokens(10, 5), MakeSink()).status()).ok()) {
     std::this_thread::yield();
   }
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
@@ -286,7 +286,7 @@ TEST_F(EngineTest, ALostDeviceEndsAllRequestsAtOnce) {
 TEST_F(EngineTest, SleepsWithoutWork) {
   const auto engine = Start();
   const auto sink = MakeSink();
-  ASSERT_TRUE(engine->Submit(Generate(5, 5), sink).ok());
+  ASSERT_TRUE(engine->Submit(GenerateTokens(5, 5), sink).ok());
   EXPECT_EQ(sink->Wait(), absl::OkStatus());
   const std::clock_t before = std::clock();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -298,9 +298,9 @@ TEST_F(EngineTest, ASlowReaderPausesOnlyItsRequest) {
   const auto engine = Start();
   const auto slow = MakeSink(), other = MakeSink();
   slow->is_writable = false;
-  const auto handle = engine->Submit(Generate(10, 100), slow);
+  const auto handle = engine->Submit(GenerateTokens(10, 100), slow);
   ASSERT_TRUE(handle.ok());
-  ASSERT_TRUE(engine->Submit(Generate(10, 100), other).ok());
+  ASSERT_TRUE(engine->Submit(GenerateTokens(10, 100), other).ok());
   EXPECT_EQ(other->Wait(), absl::OkStatus());
   EXPECT_TRUE(slow->IsAdmitted());
   EXPECT_TRUE(slow->At(0).tokens.empty());
@@ -317,8 +317,8 @@ TEST_F(EngineTest, APausedRequestCanBeCancelledAndHasADeadline) {
   const auto engine = Start();
   const auto cancelled = MakeSink(), late = MakeSink();
   cancelled->is_writable = late->is_writable = false;
-  const auto handle = engine->Submit(Generate(10, 100), cancelled);
-  Request request = Generate(10, 100);
+  const auto handle = engine->Submit(GenerateTokens(10, 100), cancelled);
+  Request request = GenerateTokens(10, 100);
   request.deadline = Clock::now() + std::chrono::milliseconds(200);
   ASSERT_TRUE(handle.ok() && engine->Submit(request, late).ok());
   EXPECT_EQ(late->Wait().code(), absl::StatusCode::kDeadlineExceeded);
@@ -344,16 +344,16 @@ TEST_F(EngineTest, CountsStepsTokensAndTheirTimes) {
     gate.Wait();
     return absl::OkStatus();
   };
-  EngineOptions options = SmallOptions();
+  EngineOptions options = ThreadedOptions();
   options.observer = &observer;
   options.enable_prefix_caching = false;
   const auto engine = Start(options);
   EXPECT_EQ(engine->Stats().step_started_at, std::nullopt);
   const Clock::time_point before = Clock::now();
   const auto sink = MakeSink(), waiting = MakeSink();
-  ASSERT_TRUE(engine->Submit(Generate(20, 10), sink).ok());
+  ASSERT_TRUE(engine->Submit(GenerateTokens(20, 10), sink).ok());
   gate.WaitUntilReached();
-  ASSERT_TRUE(engine->Submit(Generate(30, 1), waiting).ok());
+  ASSERT_TRUE(engine->Submit(GenerateTokens(30, 1), waiting).ok());
   const EngineStats inside = engine->Stats();
   ASSERT_TRUE(inside.step_started_at.has_value());
   EXPECT_GE(*inside.step_started_at, before);
@@ -385,7 +385,7 @@ TEST_F(EngineTest, CountsStepsTokensAndTheirTimes) {
 TEST_F(EngineTest, StopStringsNeedATokenizer) {
   fake_.checkpoint.tokenizer = nullptr;
   const auto engine = Start();
-  Request request = Generate(5, 5);
+  Request request = GenerateTokens(5, 5);
   request.Generate()->stop_strings = {"x"};
   EXPECT_EQ(engine->Submit(request, MakeSink()).status().code(),
             absl::StatusCode::kFailedPrecondition);
@@ -425,14 +425,14 @@ TEST_F(EngineTest, EveryAcceptedRequestEndsOnceUnderContention) {
   std::mutex mutex;
   std::vector<std::shared_ptr<RecordingSink>> accepted = {MakeSink()};
   // One at least, whichever thread comes first.
-  ASSERT_TRUE(engine->Submit(Generate(20, 10), accepted[0]).ok());
+  ASSERT_TRUE(engine->Submit(GenerateTokens(20, 10), accepted[0]).ok());
   std::vector<std::thread> clients;
   for (unsigned client = 0; client < 6; ++client) {
     clients.emplace_back([&, client] {
       std::mt19937 random(client);
       for (int i = 0; i < 60; ++i) {
         auto sink = MakeSink();
-        Request request = Generate(1 + int(random() % 80), 1 + int(random() % 60), random());
+        Request request = GenerateTokens(1 + int(random() % 80), 1 + int(random() % 60), random());
         request.Generate()->num_choices = 1 + int(random() % 3);
         if (random() % 4 == 0) {
           request.deadline = Clock::now() + std::chrono::microseconds(random() % 3000);

@@ -16,14 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-ModelConfig SmallConfig() {
-  ModelConfig config;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 3;
-  config.hidden_size = 24;
-  return config;
-}
-
 TEST(KvCache, DefaultsToFourSequencesOfMaxModelLen) {
   MemoryBackend backend;
   const EngineOptions options{.max_model_len = 1000, .page_size = 64};

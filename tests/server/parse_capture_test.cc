@@ -92,18 +92,18 @@ TEST_F(ParseCaptureTest, TooManyKeysAreRejectedWithTheArithmetic) {
   EXPECT_TRUE(refused(3000, 2500).ok());
 }
 
-using R = v1::CaptureAttentionRequest;
+using Capture = v1::CaptureAttentionRequest;
 
 struct BadCapture {
   const char* name;
-  std::function<void(R&)> spoil;
+  std::function<void(Capture&)> spoil;
   std::string sentence;
 };
 
 class BadCaptureTest : public ParseCaptureTest, public testing::WithParamInterface<BadCapture> {};
 
 TEST_P(BadCaptureTest, IsRejectedNamingFieldValueAndLimit) {
-  R request = TenTokens();
+  Capture request = TenTokens();
   GetParam().spoil(request);
   const auto parsed = ParseCapture(request, Context());
   ASSERT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << parsed.status();
@@ -113,23 +113,25 @@ TEST_P(BadCaptureTest, IsRejectedNamingFieldValueAndLimit) {
 INSTANTIATE_TEST_SUITE_P(
     Capture, BadCaptureTest,
     testing::Values(
-        BadCapture{"NoPrompt", [](R& r) { r.clear_prompt(); }, "prompt is not set"},
-        BadCapture{"EmptyText", [](R& r) { r.set_text(""); }, "text is empty"},
-        BadCapture{"NoIds", [](R& r) { r.mutable_tokens()->clear_ids(); }, "tokens.ids is empty"},
-        BadCapture{"Id", [](R& r) { r.mutable_tokens()->add_ids(4096); },
+        BadCapture{"NoPrompt", [](Capture& r) { r.clear_prompt(); }, "prompt is not set"},
+        BadCapture{"EmptyText", [](Capture& r) { r.set_text(""); }, "text is empty"},
+        BadCapture{"NoIds", [](Capture& r) { r.mutable_tokens()->clear_ids(); },
+                   "tokens.ids is empty"},
+        BadCapture{"Id", [](Capture& r) { r.mutable_tokens()->add_ids(4096); },
                    "tokens.ids[10] is 4096; it must be in [0, 4096)"},
-        BadCapture{"LayerHigh", [](R& r) { r.add_layers(6); },
+        BadCapture{"LayerHigh", [](Capture& r) { r.add_layers(6); },
                    "layers[0] is 6; it must be in [0, 6)"},
-        BadCapture{"LayerLow", [](R& r) { r.add_layers(-1); }, "layers[0] is -1;"},
-        BadCapture{"HeadHigh", [](R& r) { r.add_heads(4); }, "heads[0] is 4; it must be in [0, 4)"},
-        BadCapture{"RowHigh", [](R& r) { r.add_rows(10); },
+        BadCapture{"LayerLow", [](Capture& r) { r.add_layers(-1); }, "layers[0] is -1;"},
+        BadCapture{"HeadHigh", [](Capture& r) { r.add_heads(4); },
+                   "heads[0] is 4; it must be in [0, 4)"},
+        BadCapture{"RowHigh", [](Capture& r) { r.add_rows(10); },
                    "rows[0] is 10; it must be in [-10, 10): the prompt has 10 tokens"},
-        BadCapture{"RowLow", [](R& r) { r.add_rows(-11); }, "rows[0] is -11;"},
-        BadCapture{"TopLow", [](R& r) { r.set_top_k(-1); },
+        BadCapture{"RowLow", [](Capture& r) { r.add_rows(-11); }, "rows[0] is -11;"},
+        BadCapture{"TopLow", [](Capture& r) { r.set_top_k(-1); },
                    "top_k is -1; it must be in [0, 1048576]"},
-        BadCapture{"TopHigh", [](R& r) { r.set_top_k(1048577); }, "top_k is 1048577;"},
-        BadCapture{"Priority", [](R& r) { r.set_priority(11); }, "priority is 11;"},
-        BadCapture{"Salt", [](R& r) { r.set_cache_salt("a\xff"); },
+        BadCapture{"TopHigh", [](Capture& r) { r.set_top_k(1048577); }, "top_k is 1048577;"},
+        BadCapture{"Priority", [](Capture& r) { r.set_priority(11); }, "priority is 11;"},
+        BadCapture{"Salt", [](Capture& r) { r.set_cache_salt("a\xff"); },
                    "cache_salt is not UTF-8 at byte 1"}),
     [](const auto& test) { return test.param.name; });
 

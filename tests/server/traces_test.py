@@ -46,7 +46,7 @@ class Receiver:
     """otlp_receiver.py as a process; its lines as they arrive."""
 
     def __init__(self, *flags: str):
-        self.process = subprocess.Popen([python, "-B", HERE / "otlp_receiver.py", *flags],
+        self.process = subprocess.Popen([python, HERE / "otlp_receiver.py", *flags],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env=environments.isolated())
         self.lines: queue.Queue[dict] = queue.Queue()

@@ -42,6 +42,15 @@ class FakeTokenizer : public Tokenizer {
   int vocab_size_;
 };
 
+// Two layers of three heads, of eight dimensions each.
+inline ModelConfig SmallConfig() {
+  ModelConfig config;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 3;
+  config.hidden_size = 24;
+  return config;
+}
+
 // Allocates memory and computes nothing.
 class MemoryBackend : public HostBackend {
  public:
