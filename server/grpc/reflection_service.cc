@@ -26,7 +26,7 @@ using Response = v1alpha::ServerReflectionResponse;
 
 constexpr int kMaxStreams = 128;
 // The limit of one request. Its response repeats it.
-constexpr size_t kMaxRequestBytes = 4096;
+constexpr size_t kMaxQueryBytes = 4096;
 
 const DescriptorPool& Pool() { return *DescriptorPool::generated_pool(); }
 
@@ -109,9 +109,9 @@ class ReflectionStream final : public grpc::ServerBidiReactor<Request, Response>
       return;
     }
     const size_t num_bytes = request_.ByteSizeLong();
-    if (num_bytes > kMaxRequestBytes) {
+    if (num_bytes > kMaxQueryBytes) {
       Finish({grpc::StatusCode::INVALID_ARGUMENT,
-              StrCat("the request has ", num_bytes, " bytes; it may have ", kMaxRequestBytes)});
+              StrCat("the request has ", num_bytes, " bytes; it may have ", kMaxQueryBytes)});
       return;
     }
     response_.Clear();

@@ -7,7 +7,7 @@ namespace lssar {
 namespace {
 
 constexpr int kMaxViolations = 3;
-constexpr auto kMemory = std::chrono::seconds(10);
+constexpr auto kMemoryTime = std::chrono::seconds(10);
 constexpr auto kBlockTime = std::chrono::seconds(10);
 
 }  // namespace
@@ -69,7 +69,7 @@ void ConnectionLimiter::OnViolation(const std::string& address, Clock::time_poin
     return entry.second.forgotten_at < now && entry.second.blocked_until < now;
   });
   Peer& peer = peers_[address];
-  peer.forgotten_at = now + kMemory;
+  peer.forgotten_at = now + kMemoryTime;
   if (++peer.num_violations >= kMaxViolations) peer.blocked_until = now + kBlockTime;
 }
 

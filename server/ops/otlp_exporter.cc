@@ -30,7 +30,7 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr std::string_view kDefaultPath = "/v1/traces";
 // A collector's answer is an object of two fields.
-constexpr size_t kMaxReplyBytes = size_t{64} << 10;
+constexpr size_t kMaxAnswerBytes = size_t{64} << 10;
 // A span's flags: those of W3C, then whether the next bit is known, and that bit: the parent is in
 // another process.
 constexpr uint32_t kIsSampled = 1, kKnowsParent = 1 << 8, kHasRemoteParent = 1 << 9;
@@ -241,7 +241,7 @@ void OtlpExporter::State::Deliver(const std::vector<Span>& batch) {
                              .has_tls = endpoint.has_tls,
                              .uses_system_roots = true,
                              .timeout = options.timeout,
-                             .max_reply_bytes = kMaxReplyBytes};
+                             .max_reply_bytes = kMaxAnswerBytes};
   const auto num_spans = std::ssize(batch);
   const std::string body = OtlpJson(batch);
   Milliseconds delay = options.first_retry;

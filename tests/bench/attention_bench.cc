@@ -28,7 +28,7 @@ constexpr int kNumHeads = 12;
 constexpr int kHeadDim = 64;
 constexpr int kPageSize = 64;
 constexpr int kBlockPages = 16;
-constexpr size_t kColdBytes = size_t{256} << 20;
+constexpr size_t kColdPageBytes = size_t{256} << 20;
 
 // One sequence of `num_tokens` in each of some layers.
 class Context {
@@ -42,7 +42,7 @@ class Context {
               .num_pages = (num_tokens + kPageSize - 1) / kPageSize,
               .dtype = dtype};
     layout.num_layers =
-        static_cast<int>(1 + kColdBytes / (layout.PoolBytes() + layout.ValuePoolBytes()));
+        static_cast<int>(1 + kColdPageBytes / (layout.PoolBytes() + layout.ValuePoolBytes()));
     k_ = *backend.Allocate(layout.PoolBytes());
     v_ = *backend.Allocate(layout.ValuePoolBytes());
     kv.k = k_->Address();

@@ -154,13 +154,13 @@ std::vector<double> InMicroseconds(std::vector<double> seconds) {
   return seconds;
 }
 
-struct Ceilings {
+struct PoolCeilings {
   double read_gb;
   double fma_gflops;
 };
 
 // Prints a row of the table for each number of rows and adds it to `figures`.
-void RunShape(const Shape& shape, const Options& options, const Ceilings& ceilings,
+void RunShape(const Shape& shape, const Options& options, const PoolCeilings& ceilings,
               ThreadPool& pool, nlohmann::json* figures) {
   const size_t in = size_t(shape.in), out_width = size_t(shape.out);
   const std::vector<float> w = RandomFloats(in * out_width);
@@ -202,8 +202,8 @@ void RunShape(const Shape& shape, const Options& options, const Ceilings& ceilin
 int Run(const Options& options) {
   ThreadPool pool(options.num_threads > 0 ? options.num_threads : NumUsableCpus());
   omp_set_num_threads(pool.NumThreads());
-  const Ceilings ceilings = {.read_gb = MeasureReadGb(pool, options.num_samples),
-                             .fma_gflops = MeasureFmaGflops(pool, options.num_samples)};
+  const PoolCeilings ceilings = {.read_gb = MeasureReadGb(pool, options.num_samples),
+                                 .fma_gflops = MeasureFmaGflops(pool, options.num_samples)};
   std::printf("%s; weights %s; read ceiling %.1f GB/s, multiply-add ceiling %.0f GFLOP/s\n\n",
               MachineLine(pool.NumThreads()).c_str(), options.dtype.c_str(), ceilings.read_gb,
               ceilings.fma_gflops);

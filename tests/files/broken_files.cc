@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/str_cat.h"
 #include "tests/files/file_kinds.h"
 #include "tests/files/mutate.h"
@@ -34,8 +35,6 @@
 
 namespace lssar::testing {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxDamagedBytes = size_t{8} << 20;  // of a damaged file
 constexpr int kMaxKinds = 32;

@@ -12,13 +12,13 @@
 
 #include "runtime/engine.h"
 #include "tests/runtime/sim_request.h"
+#include "tests/runtime/stepped_engine.h"
 #include "tests/support/fake_checkpoint.h"
 
 namespace lssar {
 namespace {
 
 constexpr int kVocab = 16;
-constexpr int64_t kPageBytes = 2 * 16 * 4 * 2;  // FakeModel's, of 16 tokens, both pools
 
 class EngineStorm : public testing::TestWithParam<int> {
  protected:

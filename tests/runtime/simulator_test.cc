@@ -24,13 +24,13 @@
 #include "runtime/tenants.h"
 #include "tests/runtime/oracle_proposer.h"
 #include "tests/runtime/sim_request.h"
+#include "tests/runtime/stepped_engine.h"
 #include "tests/support/fake_checkpoint.h"
 
 namespace lssar {
 namespace {
 
 constexpr int kPageSize = 16;
-constexpr int64_t kPageBytes = 2 * kPageSize * 4 * 2;  // FakeModel's, both pools
 constexpr int kVocab = 16;
 
 int64_t num_steps_wanted = 1000000;

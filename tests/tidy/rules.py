@@ -242,6 +242,49 @@ def early_clobbers(tree: Tree) -> Iterator[Finding]:
                                   f'{output[1:]}"')
 
 
+# Declarations at the first column: types and aliases, constants, functions with their parameters.
+DECLARATIONS = re.compile(
+    r'^(?:struct|class|enum(?: class)?) (\w+)(?: final)?(?: : [^;{]*)? \{'
+    r'|^using (\w+) ='
+    r'|^(?:inline |static |constexpr |const )+[\w:<>, *]+ (k[A-Z]\w*)\b'
+    r'|^(?! |return |using )[\w:<>,&* ]+[ *&](\w+\([^()]*\))')
+
+
+def _declared(text: str) -> Iterator[tuple[int, str, bool]]:
+    """Line, name and whether it is in an anonymous namespace."""
+    is_anonymous = False
+    for number, line in _lines(text):
+        if line == 'namespace {':
+            is_anonymous = True
+        elif line == '}  // namespace':
+            is_anonymous = False
+        elif match := DECLARATIONS.match(line):
+            yield number, next(name for name in match.groups() if name), is_anonymous
+
+
+def hidden_names(tree: Tree) -> Iterator[Finding]:
+    """A unity build compiles several sources as one: there an anonymous name hides that of a header
+    from the anonymous namespaces behind it, which then mean another thing."""
+    def folder(path: str) -> str:
+        return '/'.join(path.split('/')[:2 if path.startswith('tests/') else 1])
+
+    headers: dict[tuple[str, str], str] = {}
+    for path, text in tree.items():
+        if path.endswith('.h'):
+            for _, name, is_anonymous in _declared(text):
+                if not is_anonymous:
+                    headers[folder(path), name] = path
+    for path, text in tree.items():
+        # Those of kernels are compiled one by one.
+        if not path.endswith('.cc') or path.startswith('kernels/'):
+            continue
+        seen = [folder(path), 'base', *(['tests/support'] if path.startswith('tests/') else [])]
+        for number, name, is_anonymous in _declared(text):
+            header = next((headers[each, name] for each in seen if (each, name) in headers), None)
+            if is_anonymous and header:
+                yield Finding(path, number, f'{name} would hide that of {header} in a unity build')
+
+
 def header_guards(tree: Tree) -> Iterator[Finding]:
     for path, text in tree.items():
         # A header before a library's own of the same name is included as often as that one.
@@ -313,5 +356,5 @@ def shell_syntax(tree: Tree) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     include_layers, include_paths, line_lengths, markdown_lines, markdown_links, listed_sources,
-    mapped_files, device_arrays, early_clobbers, header_guards, marks, plain_sentences,
-    machine_paths, one_version, shell_syntax)
+    mapped_files, device_arrays, early_clobbers, hidden_names, header_guards, marks,
+    plain_sentences, machine_paths, one_version, shell_syntax)

@@ -141,6 +141,20 @@ CANARIES = (
                        'asm("ex2 %0, %1;" : "=f"(y) : "f"(x));\n'
                        'asm volatile("red [%0], %1; fence;" ::"l"(a), "l"(b) : "memory");\n',
       'kernels/a.cc': 'asm("mov %0, 1; add %0, %0, %1;" : "=r"(a) : "r"(b));\n'}, []),
+    (rules.hidden_names,
+     {'models/a.h': 'inline constexpr int kMost = 1;\nstruct Row {\nstd::string Name(int a);\n',
+      'models/text/b.cc': 'namespace {\nconstexpr int kMost = 2;\nclass Row : public Base {\n'
+                          'std::string Name(int a) {\n}  // namespace\n'},
+     ['models/text/b.cc:2', 'models/text/b.cc:3', 'models/text/b.cc:4']),
+    (rules.hidden_names,
+     {'tests/support/a.h': 'Options Small() {\n',
+      'tests/models/b.cc': 'namespace {\nusing Other = int;\nOptions Small() {\n'},
+     ['tests/models/b.cc:3']),
+    (rules.hidden_names,
+     {'models/a.h': 'inline constexpr int kMost = 1;\nstd::string Name(int a);\nclass Row;\n',
+      'server/b.cc': 'namespace {\nconstexpr int kMost = 2;\n',
+      'models/b.cc': 'constexpr int kMost = 2;\nnamespace {\nstd::string Name(Row a) {\n'
+                     '  int kMost = 3;\nclass Row {\n'}, []),
     (rules.header_guards, {'models/a.h': header('models/b.h')}, ['models/a.h:1']),
     (rules.header_guards, {'models/a.h': '#pragma once\n'}, ['models/a.h:1']),
     (rules.header_guards,
