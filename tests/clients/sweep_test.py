@@ -224,6 +224,13 @@ class PythonClientTest(unittest.TestCase):
             self.assertEqual(stream.started.attention, 'lssar p=3')
             self.assertEqual(stream.finished.receipt.attention, 'lssar p=3')
             self.assertEqual(stream.finished.receipt.config_hash, info.config_hash)
+            sampling = stream.finished.receipt.sampling
+            self.assertEqual(sampling['seed'], stream.started.seed)
+            self.assertEqual(sampling['temperature'], 1)
+            with client.stream('The river', max_tokens=2, attention_override={'p': 3},
+                               **sampling) as again:
+                self.assertTrue(list(again))
+            self.assertEqual(again.finished.receipt, stream.finished.receipt)
             with self.assertRaises(LssarError) as caught:
                 client.score('The river', [' is'], checkpoint_hash='0' * 16)
             self.assertEqual(caught.exception.code, 'FAILED_PRECONDITION')

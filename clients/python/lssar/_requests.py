@@ -437,6 +437,11 @@ def to_delta(delta: pb.Delta) -> types.Delta:
                        delta.stop_string)
 
 
+def _receipt(receipt: pb.Receipt) -> types.Receipt:
+    sampling = {field.name: value for field, value in receipt.sampling.ListFields()}
+    return plain(types.Receipt, receipt, sampling=sampling)
+
+
 class StreamState:
     """State of a stream other than its deltas. Base of both clients' streams.
 
@@ -463,7 +468,7 @@ class StreamState:
         elif event == 'finished':
             self.finished = types.Finished(plain(types.Usage, reply.finished.usage),
                                            plain(types.Timings, reply.finished.timings),
-                                           plain(types.Receipt, reply.finished.receipt))
+                                           _receipt(reply.finished.receipt))
         return None
 
 

@@ -301,6 +301,8 @@ class Receipt:
     attention: str  # 'lssar p=15'
     steering: str = ''  # 'layer 3 from position 10: 1.5 x 0f3a61c27be09d44'
     max_tokens: int = 0  # generate: that was given, or its default
+    sampling: SamplingOptions = dataclasses.field(  # generate: what was used; no lists
+        default_factory=lambda: SamplingOptions())
 
 
 @dataclasses.dataclass(frozen=True)
