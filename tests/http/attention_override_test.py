@@ -190,9 +190,12 @@ class ReceiptTest(unittest.TestCase):
         self.assertEqual(receipt(prompt=PROMPT, max_tokens=8)["max_tokens"], 8)
         self.assertEqual(receipt(prompt=PROMPT, max_tokens=0, echo=True)["max_tokens"], 0)
         self.assertEqual(receipt(prompt=PROMPT)["max_tokens"], 16)
-        scored = server.post("/lm_eval/v1/completions", {
-            "prompt": [[5, 6]], "echo": True, "logprobs": 1, "max_tokens": 1})
-        self.assertEqual(scored["receipt"]["max_tokens"], 0)  # that token is never sampled
+        [bos] = server.post("/tokenize", {"prompt": "</s>", "add_special_tokens": False})["tokens"]
+        scored = [server.post("/lm_eval/v1/completions", {
+            "prompt": [ids], "echo": True, "logprobs": 1, "max_tokens": 1})["receipt"]
+            for ids in ([bos], [bos, 5])]
+        self.assertEqual(scored[0]["max_tokens"], 0)  # that token is never sampled
+        self.assertNotIn("sampling", scored[1])  # the receipt of a score
         of_two = receipt(prompt=[[5] * 3, [5] * 1020])
         self.assertNotIn("max_tokens", of_two)
         self.assertEqual(of_two["max_tokens_by_prompt"], [16, 4])
