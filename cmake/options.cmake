@@ -6,7 +6,7 @@ target_include_directories(lssar_options INTERFACE ${PROJECT_SOURCE_DIR})
 # bits would differ between builds.
 target_compile_options(lssar_options INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off -fno-omit-frame-pointer
-  # GCC takes each source of a unity build but the first for a header.
+  # GCC takes the sources of a unity build for headers.
   $<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>
   $<$<BOOL:${LSSAR_WERROR}>:-Werror>)
 target_compile_definitions(lssar_options INTERFACE LSSAR_VERSION="${PROJECT_VERSION}")

