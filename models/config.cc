@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -569,10 +570,20 @@ double RopeBaseAtLength(const ModelConfig& config, int length) {
 }
 
 double RopeBase(const ModelConfig& config, int length_budget) {
-  if (!config.dynamic_ntk_factor) return RopeBaseAtLength(config, length_budget);
+  return RopeBaseAtLength(
+      config, config.dynamic_ntk_factor ? LongestAtRopeBase(config, length_budget) : length_budget);
+}
+
+int LongestAtRopeBase(const ModelConfig& config, int length_budget) {
+  constexpr int kLargest = std::numeric_limits<int>::max();
+  if (config.rope_scaling.kind == RopeScaling::Kind::kLongRope) {
+    const double original_length = config.rope_scaling.original_length;
+    return double(length_budget) > original_length ? kLargest : int(original_length);
+  }
+  if (!config.dynamic_ntk_factor) return kLargest;
   int64_t length = config.max_position_embeddings;
   while (length < length_budget) length *= 2;
-  return RopeBaseAtLength(config, int(length));
+  return int(std::min(length, int64_t{kLargest}));
 }
 
 }  // namespace lssar

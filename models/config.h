@@ -152,10 +152,15 @@ absl::Status CheckMaxLength(const ModelConfig& config, int max_model_len);
 // Source  arXiv 2501.13428v1
 double RopeBaseAtLength(const ModelConfig& config, int length);
 
-// The rotary base of a sequence that may grow to `length_budget` tokens: RopeBaseAtLength of the
-// budget rounded up to a power-of-two multiple of the trained length. It is fixed when the request
-// is admitted (DESIGN.md, "Dynamic NTK").
+// The rotary base of a sequence of which up to `length_budget` tokens may be read: RopeBaseAtLength
+// of the budget rounded up to a power-of-two multiple of the trained length. It is fixed when the
+// request is admitted (DESIGN.md, "Dynamic NTK").
 double RopeBase(const ModelConfig& config, int length_budget);
+
+// The longest length budget that has the rotary base of `length_budget`; the largest int, if every
+// longer one has it.
+// Requires  length_budget > 0
+int LongestAtRopeBase(const ModelConfig& config, int length_budget);
 
 }  // namespace lssar
 

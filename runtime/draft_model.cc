@@ -188,7 +188,7 @@ DraftSequence* DraftModel::Start(const DraftRequest& request) {
   Sequence& sequence = draft->sequence;
   sequence.tokens.reserve(size_t(num_tokens));
   sequence.pages.reserve(size_t(num_pages));
-  sequence.rope_base = RopeBase(checkpoint_.config, num_tokens);
+  sequence.rope_base = RopeBase(checkpoint_.config, request.group->required.num_read_tokens);
   if (target.prefix_root) {
     sequence.prefix_root =
         PrefixRoot{.rope_base = sequence.rope_base, .salt = target.prefix_root->salt};

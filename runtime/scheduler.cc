@@ -204,7 +204,7 @@ int64_t Scheduler::NumAdmissionPages(const SequenceGroup& group) const {
                       (required.num_sequences - 1) *
                           int64_t{required.num_initial_pages - required.num_shared_pages};
   if (UsesPrefixCache(group.request)) {
-    const double rope_base = RopeBase(checkpoint_->config, required.num_tokens);
+    const double rope_base = RopeBase(checkpoint_->config, required.num_read_tokens);
     num_pages -= blocks_->NumSharedPrefixPages({.rope_base = rope_base,
                                                 .salt = group.request.cache_salt,
                                                 .attention = FunctionName(group.request)},

@@ -58,7 +58,9 @@ std::string DescribeLength(const Request& request) {
 RequiredResources RequiredResourcesOf(const Request& request, const KvLayout& layout) {
   const int num_prompt_tokens = int(request.prompt.size());
   RequiredResources required{.num_sequences = 1, .max_num_sequences = 1};
-  required.num_tokens = int(num_prompt_tokens + MaxFurtherTokens(request));
+  const int64_t num_further = MaxFurtherTokens(request);
+  required.num_tokens = int(num_prompt_tokens + num_further);
+  required.num_read_tokens = required.num_tokens - (num_further > 0 ? 1 : 0);
   required.num_pages = required.num_initial_pages = layout.PagesFor(required.num_tokens);
   // Each sequence computes the prompt's last token itself, in a page of its own.
   required.num_shared_pages = (num_prompt_tokens - 1) / layout.page_size;
@@ -80,7 +82,7 @@ RequiredResources RequiredResourcesOf(const Request& request, const KvLayout& la
 void SequenceGroup::Start(int num_sequences, const Checkpoint& checkpoint, bool use_prefix_cache) {
   sequences.resize(size_t(num_sequences));
   for (Sequence& sequence : sequences) {
-    sequence.rope_base = RopeBase(checkpoint.config, required.num_tokens);
+    sequence.rope_base = RopeBase(checkpoint.config, required.num_read_tokens);
     if (use_prefix_cache) {
       sequence.prefix_root = PrefixRoot{.rope_base = sequence.rope_base,
                                         .salt = request.cache_salt,

@@ -60,6 +60,7 @@ struct RequiredResources {
   int num_sequences = 0;      // choices; 1 for a score item
   int max_num_sequences = 0;  // that it has a use for: a score item's continuations side by side
   int num_tokens = 0;         // of each sequence: prompt + max_tokens, context + continuation
+  int num_read_tokens = 0;    // of these, by the model: all but the last new one
   int num_pages = 0;          // of each sequence
   int num_shared_pages = 0;   // of these, full pages of the common prompt
   int num_initial_pages = 0;  // of the first sequence, to be available at admission

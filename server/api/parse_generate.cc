@@ -117,6 +117,19 @@ absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& conte
   return ReadTokenSets(message, context, vocab_size, generate);
 }
 
+// max_tokens where a request has none. A rotary base that depends on the length is that of all the
+// tokens that the model may read. A short chat that may fill the context would have the base of the
+// longest text, so the default ends where the base of the prompt and a usual answer does. The last
+// new token is not read.
+int DefaultMaxTokens(const ParseContext& context, int num_prompt_tokens, int max_new_tokens) {
+  const int most = std::min(context.default_max_tokens, max_new_tokens);
+  const int usual = std::min(most, limits::kDefaultMaxTokens);
+  if (usual == 0) return 0;
+  const int num_read = num_prompt_tokens + usual - 1;
+  const int longest = LongestAtRopeBase(context.checkpoint->config, num_read);
+  return std::min(most, longest - num_prompt_tokens + 1);
+}
+
 // Checks max_tokens and min_tokens against the context length left after the prompt.
 absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_tokens,
                          const ParseContext& context, GenerateParams* params) {
@@ -134,7 +147,7 @@ absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_t
   const int max_new_tokens = max_prompt_tokens + 1 - int(num_prompt_tokens);
   params->max_tokens = message.has_max_tokens()
                            ? message.max_tokens()
-                           : std::min(context.default_max_tokens, max_new_tokens);
+                           : DefaultMaxTokens(context, int(num_prompt_tokens), max_new_tokens);
   const int least = context.only_prompt ? 0 : 1;
   if (params->max_tokens < least || params->max_tokens > max_new_tokens) {
     return ValueError("max_tokens", params->max_tokens,

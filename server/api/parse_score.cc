@@ -181,9 +181,9 @@ std::vector<Request> SplitByRopeBase(Request request, const ModelConfig& config)
   request.Score()->continuations.clear();
   std::map<double, Request> parts;
   for (size_t i = 0; i < continuations.size(); ++i) {
-    const int num_tokens = int(request.prompt.size() + continuations[i].size());
+    const int num_read = int(request.prompt.size() + continuations[i].size()) - 1;
     ScoreParams& part =
-        *parts.try_emplace(RopeBase(config, num_tokens), request).first->second.Score();
+        *parts.try_emplace(RopeBase(config, num_read), request).first->second.Score();
     part.continuations.push_back(std::move(continuations[i]));
     part.indices.push_back(int(i));
   }

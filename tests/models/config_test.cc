@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "base/str_cat.h"
@@ -365,6 +366,26 @@ TEST(RopeTest, BaseFollowsTheLengthBudgetRoundedUp) {
   config.dynamic_ntk_factor = 3.0;
   EXPECT_DOUBLE_EQ(RopeBase(config, 128), 10000.0 * std::pow(3.0 * 2 - 2, 32.0 / 30.0));
   EXPECT_DOUBLE_EQ(RopeBaseAtLength(config, 80), 10000.0 * std::pow(3.0 * 1.25 - 2, 32.0 / 30.0));
+}
+
+TEST(RopeTest, LongestAtABaseIsTheLastLengthThatHasIt) {
+  constexpr int kLargest = std::numeric_limits<int>::max();
+  ModelConfig config = Parsed(kGood);
+  EXPECT_EQ(LongestAtRopeBase(config, 1), kLargest);
+  config.dynamic_ntk_factor = 2.0;
+  EXPECT_EQ(LongestAtRopeBase(config, 1), 64);
+  EXPECT_EQ(LongestAtRopeBase(config, 64), 64);
+  EXPECT_EQ(LongestAtRopeBase(config, 65), 128);
+  EXPECT_EQ(LongestAtRopeBase(config, 1000), 1024);
+  EXPECT_EQ(RopeBase(config, 1000), RopeBase(config, 1024));
+  EXPECT_NE(RopeBase(config, 1024), RopeBase(config, 1025));
+  EXPECT_EQ(LongestAtRopeBase(config, kLargest), kLargest);
+
+  config.dynamic_ntk_factor.reset();
+  config.rope_scaling.kind = RopeScaling::Kind::kLongRope;
+  config.rope_scaling.original_length = 48;
+  EXPECT_EQ(LongestAtRopeBase(config, 48), 48);
+  EXPECT_EQ(LongestAtRopeBase(config, 49), kLargest);
 }
 
 TEST(RopeTest, AnglesFollowEachTokensPosition) {

@@ -84,6 +84,9 @@ TEST(EngineStep, TheRopeBaseFollowsTheLengthBudgetAndStays) {
   };
   EXPECT_NE(RopeBase(config, 40), RopeBase(config, 200));
   expect_base(Generate(Ids(30, 1), 10), 40);
+  expect_base(Generate(Ids(30, 1), 3), 32);  // 33 tokens, of which the last is not read
+  expect_base(Generate(Ids(30, 1), 4), 33);
+  expect_base(Score(Ids(1, 1), {Ids(32, 2)}), 32);
   Request request = Generate(Ids(30, 1), 170);
   request.Generate()->num_choices = 2;
   expect_base(request, 200);

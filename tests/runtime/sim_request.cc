@@ -123,7 +123,7 @@ SimSink::SimSink(const Request& request, const ModelConfig& config)
     : request_(request), config_(config) {
   const KvLayout layout{.page_size = 16};
   first_hash_ =
-      FakeModel::FirstHash(RopeBase(config, RequiredResourcesOf(request, layout).num_tokens),
+      FakeModel::FirstHash(RopeBase(config, RequiredResourcesOf(request, layout).num_read_tokens),
                            request.attention ? &request.attention->layers : nullptr);
   if (request.Generate()) choices_.resize(size_t(request.Generate()->num_choices));
 }

@@ -92,6 +92,32 @@ TEST_F(ParseRequestTest, MaxTokensDefaultsTo256IfTheContextAllows) {
   EXPECT_EQ(call->request.Generate()->max_tokens, 256);
 }
 
+TEST_F(ParseRequestTest, DefaultMaxTokensKeepTheRopeBaseOfThePromptAndAnAnswer) {
+  Checkpoint checkpoint = ZooCheckpointWithoutWeights();
+  checkpoint.config.max_position_embeddings = 1024;
+  checkpoint.config.dynamic_ntk_factor = 1.0;
+  ParseContext context = Context();
+  context.checkpoint = &checkpoint;
+  context.max_model_len = 4096;
+  context.default_max_tokens = std::numeric_limits<int>::max();
+  // Prompt and max_tokens, of a prompt of `num_prompt_tokens`.
+  const auto length_of = [&](int num_prompt_tokens, std::optional<int> max_tokens) {
+    v1::GenerateRequest request;
+    for (int i = 0; i < num_prompt_tokens; ++i) request.mutable_tokens()->add_ids(5);
+    if (max_tokens) request.set_max_tokens(*max_tokens);
+    const auto call = ParseGenerate(request, context);
+    EXPECT_TRUE(call.ok()) << call.status();
+    return call.ok() ? num_prompt_tokens + call->request.Generate()->max_tokens : 0;
+  };
+  EXPECT_EQ(length_of(10, {}), 1025);  // the last is not read
+  EXPECT_EQ(length_of(769, {}), 1025);
+  EXPECT_EQ(length_of(770, {}), 2049);  // 255 tokens are less than an answer may need
+  EXPECT_EQ(length_of(4095, {}), 4096);
+  EXPECT_EQ(length_of(10, 3000), 3010);  // as asked
+  checkpoint.config.dynamic_ntk_factor.reset();
+  EXPECT_EQ(length_of(10, {}), 4096);
+}
+
 TEST_F(ParseRequestTest, SetFieldsAreKeptIncludingZeros) {
   v1::GenerateRequest request = HelloRequest();
   v1::Sampling& sampling = *request.mutable_sampling();

@@ -101,7 +101,8 @@ TEST_F(ParseScoreTest, WithDynamicNtkAContinuationsBaseDoesNotDependOnTheOthers)
   v1::ScoreRequest request;
   v1::ScoreItem& item = *request.add_items();
   for (int i = 0; i < trained - 10; ++i) item.mutable_context()->mutable_tokens()->add_ids(5);
-  for (const int length : {3, 20, 4}) {  // the second one passes the trained length
+  // The second one passes the trained length; the last token of the fourth is not read.
+  for (const int length : {3, 20, 4, 11}) {
     v1::TokenIds& tokens = *item.add_continuations()->mutable_tokens();
     for (int i = 0; i < length; ++i) tokens.add_ids(6);
   }
@@ -110,7 +111,7 @@ TEST_F(ParseScoreTest, WithDynamicNtkAContinuationsBaseDoesNotDependOnTheOthers)
       ParseScore(request, {.checkpoint = &ntk, .max_model_len = 2 * trained, .default_seed = 0});
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_THAT(call->item_indices, ElementsAre(0, 0, 1, 1));
-  EXPECT_THAT(call->items[0].Score()->indices, ElementsAre(0, 2));
+  EXPECT_THAT(call->items[0].Score()->indices, ElementsAre(0, 2, 3));
   EXPECT_THAT(call->items[1].Score()->indices, ElementsAre(1));
   EXPECT_EQ(call->items[1].Score()->continuations[0].size(), 20u);
   EXPECT_EQ(call->items[0].prompt, call->items[1].prompt);

@@ -123,7 +123,8 @@ class DecoderTest(unittest.TestCase):
     def test_logits_are_those_of_the_import(self):
         forward = differences.client('forward')
         tokens = list(range(3, 43))
-        for base in (LLAMA, NEOX, GPT2, NOPE, {**LLAMA, 'positions': 'none'}):
+        beyond = {**LLAMA, 'n_positions': 20, 'rope_scaling': {'type': 'dynamic', 'factor': 3}}
+        for base in (LLAMA, NEOX, GPT2, NOPE, {**LLAMA, 'positions': 'none'}, beyond):
             for kind, p in (('softmax', 15), ('lssar', 15), ('lssar', (12.5, 3))):
                 spec = {'kind': kind} if kind == 'softmax' else differences.attention_of(p)
                 config, tensors = {**base, 'attention': spec}, tensors_of(base)
@@ -154,6 +155,15 @@ class DecoderTest(unittest.TestCase):
         with self.assertRaisesRegex(
                 SystemExit, "positions is 'alibi'; .* computes 'none', 'learned', 'rotary' alone"):
             decoder.shape_of({**LLAMA, 'positions': 'alibi'})
+        with self.assertRaisesRegex(SystemExit, "'yarn'.*computes dynamic alone"):
+            decoder.shape_of({**LLAMA, 'rope_scaling': {'type': 'yarn', 'factor': 2}})
+
+    def test_the_rotary_base_is_the_servers(self):
+        shape = decoder.shape_of({**LLAMA, 'n_positions': 64, 'head_dim': 32,
+                                  'rope_scaling': {'type': 'dynamic', 'factor': 3}})
+        bases = [decoder.rope_base(shape, length) for length in (64, 65, 128, 129)]
+        stretched = [10000 * (3 * multiple - 2) ** (32 / 30) for multiple in (2, 2, 4)]
+        np.testing.assert_allclose(bases, [10000, *stretched])
 
 
 class StagesTest(RunFolder):
@@ -340,6 +350,23 @@ class DeltaTest(RunFolder):
         differences.start(self.make_run(p=(12.0, 3.5)), f'{self.folder}/delta')
         with self.assertRaisesRegex(SystemExit, "the run has {'kind': 'lssar', 'p': 15}"):
             differences.start(self.make_run(), f'{self.folder}/delta')
+
+    def test_a_run_from_a_delta_imports_the_base_as_the_delta_does(self):
+        differences.write(self.make_run())
+        manifest = pathlib.Path(f'{self.folder}/delta/delta.json')
+        scaling = {'type': 'dynamic', 'factor': 2}
+        asked = {'dtype': 'fp16', 'set': {'rope_scaling': scaling, 'eos_token_id': 2},
+                 'ignore': ['old']}
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), 'import': asked}))
+        imported = pathlib.Path(self.folder, 'imported')
+        imported.mkdir()
+        with unittest.mock.patch.object(differences.client('convert'), 'run'):
+            differences.import_base('base.gguf', imported, assignments=['eos_token_id=7'],
+                                    ignored=['new'], start=f'{self.folder}/delta')
+        self.assertEqual(json.loads((imported / 'import.json').read_text()), {
+            'dtype': 'fp16', 'ignore': ['new', 'old'],
+            'set': {'attention': {'kind': 'softmax'}, 'rope_scaling': scaling,
+                    'eos_token_id': 7}})
 
     def test_another_base_is_refused(self):
         run = self.make_run()

@@ -26,7 +26,6 @@ REFUSED = {
     'norm_position': (None, 'pre'),
     'qk_norm': (None,),
     'positions': (None, 'none', 'learned', 'rotary'),
-    'rope_scaling': (None,),
     'final_logit_softcapping': (None,),
     'attention_residual_scale': (None, 1),
     'mlp_residual_scale': (None, 1),
@@ -47,6 +46,7 @@ class Shape:
     rotary_dims: int
     rope_theta: float
     rope_layout: str
+    ntk_factor: float | None  # of dynamic NTK, which changes rows of more than `positions`
     norm: str
     epsilon: float
     activation: str
@@ -68,9 +68,34 @@ def shape_of(config):
         tuple(config.get('nope_layers') or ()), config['n_layer'], heads,
         config.get('num_key_value_heads') or heads, head_dim,
         int(head_dim * config.get('partial_rotary_factor', 1)), config.get('rope_theta', 10000),
-        config.get('rope_layout', 'half'), config.get('normalization', 'layer_norm'),
+        config.get('rope_layout', 'half'), ntk_factor_of(config.get('rope_scaling')),
+        config.get('normalization', 'layer_norm'),
         config.get('layer_norm_epsilon', 1e-5), config['activation_function'],
         config.get('mlp_kind') == 'gated', bool(config.get('parallel_residual')))
+
+
+def ntk_factor_of(scaling):
+    """The factor of a config's rope_scaling. Exits unless it is dynamic NTK."""
+    if scaling is None:
+        return None
+    if scaling.get('type', scaling.get('rope_type')) != 'dynamic':
+        raise SystemExit(f'config.json: rope_scaling is {scaling!r}; models/training/heal computes '
+                         'dynamic alone')
+    return scaling['factor']
+
+
+def rope_base(shape, length):
+    """The rotary base of a row: the server's of a request that may have `length` tokens.
+
+    Both take it at the next power-of-two multiple of the trained length (models/DESIGN.md).
+    """
+    multiple = 1
+    while multiple * shape.positions < length:
+        multiple *= 2
+    if shape.ntk_factor is None or multiple == 1:
+        return shape.rope_theta
+    stretch = shape.ntk_factor * multiple - (shape.ntk_factor - 1)
+    return shape.rope_theta * stretch ** (shape.rotary_dims / (shape.rotary_dims - 2))
 
 
 @fused
@@ -140,7 +165,8 @@ class Decoder:
         key = batch, length, x.device
         if key not in self.angles:
             pairs = torch.arange(0, dims, 2, dtype=torch.float64)
-            angles = torch.arange(length)[:, None] * self.shape.rope_theta ** (-pairs / dims)
+            base = rope_base(self.shape, length)
+            angles = torch.arange(length)[:, None] * base ** (-pairs / dims)
             self.angles[key] = [part.float().to(x.device).repeat(batch, 1)
                                 for part in (angles.cos(), angles.sin())]
         return rotated(x.flatten(0, 1), *self.angles[key], self.shape.rope_layout,

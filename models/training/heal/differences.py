@@ -17,10 +17,18 @@ def client(module):
     return importlib.import_module(f'lssar.checkpoints.{module}')
 
 
-def import_base(base, directory, dtype=None, assignments=(), ignored=()):
-    """What `lssar import` writes for the base with softmax attention, and import.json beside it."""
+def import_base(base, directory, dtype=None, assignments=(), ignored=(), start=None):
+    """What `lssar import` writes for the base with softmax attention, and import.json beside it.
+
+    start: the delta that the run begins from, whose settings hold where there are no others.
+    """
     settings = client('settings')
-    given = {'attention': {'kind': 'softmax'}, **settings.parse_assignments(list(assignments))}
+    given = {'attention': {'kind': 'softmax'}}
+    if start:
+        change = client('delta').read(start)
+        dtype, ignored = dtype or change.dtype, {*change.ignored, *ignored}
+        given.update(change.given)
+    given.update(settings.parse_assignments(list(assignments)))
     try:
         client('convert').run(client('convert').Options(
             base, directory, given, set(ignored), dtype=dtype, command='models/training/heal'))

@@ -298,7 +298,8 @@ def prepare_run(args, preset):
         if not args.base:
             raise SystemExit('--base is missing: give the checkpoint to start from')
         print(f'importing {args.base}', flush=True)
-        differences.import_base(args.base, teacher, args.dtype, args.set, args.ignore)
+        differences.import_base(args.base, teacher, args.dtype, args.set, args.ignore,
+                                args.start)
     if not os.path.exists(f'{data}/prepare.json'):
         if not args.corpus:
             raise SystemExit('--corpus is missing: give a directory of *.txt and *.jsonl')
