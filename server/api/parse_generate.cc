@@ -124,10 +124,9 @@ absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& conte
 int DefaultMaxTokens(const ParseContext& context, int num_prompt_tokens, int max_new_tokens) {
   const int most = std::min(context.default_max_tokens, max_new_tokens);
   const int usual = std::min(most, limits::kDefaultMaxTokens);
-  if (usual == 0) return 0;
   const int num_read = num_prompt_tokens + usual - 1;
   const int longest = LongestAtRopeBase(context.checkpoint->config, num_read);
-  return std::min(most, longest - num_prompt_tokens + 1);
+  return usual + std::min(most - usual, longest - num_read);
 }
 
 // Checks max_tokens and min_tokens against the context length left after the prompt.

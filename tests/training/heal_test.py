@@ -123,8 +123,9 @@ class DecoderTest(unittest.TestCase):
     def test_logits_are_those_of_the_import(self):
         forward = differences.client('forward')
         tokens = list(range(3, 43))
-        beyond = {**LLAMA, 'n_positions': 20, 'rope_scaling': {'type': 'dynamic', 'factor': 3}}
-        for base in (LLAMA, NEOX, GPT2, NOPE, {**LLAMA, 'positions': 'none'}, beyond):
+        scaled = [{**LLAMA, 'n_positions': 20, 'rope_scaling': {'type': kind, 'factor': 3}}
+                  for kind in ('dynamic', 'linear', 'yarn')]
+        for base in (LLAMA, NEOX, GPT2, NOPE, {**LLAMA, 'positions': 'none'}, *scaled):
             for kind, p in (('softmax', 15), ('lssar', 15), ('lssar', (12.5, 3))):
                 spec = {'kind': kind} if kind == 'softmax' else differences.attention_of(p)
                 config, tensors = {**base, 'attention': spec}, tensors_of(base)
@@ -155,15 +156,13 @@ class DecoderTest(unittest.TestCase):
         with self.assertRaisesRegex(
                 SystemExit, "positions is 'alibi'; .* computes 'none', 'learned', 'rotary' alone"):
             decoder.shape_of({**LLAMA, 'positions': 'alibi'})
-        with self.assertRaisesRegex(SystemExit, "'yarn'.*computes dynamic alone"):
-            decoder.shape_of({**LLAMA, 'rope_scaling': {'type': 'yarn', 'factor': 2}})
 
-    def test_the_rotary_base_is_the_servers(self):
-        shape = decoder.shape_of({**LLAMA, 'n_positions': 64, 'head_dim': 32,
-                                  'rope_scaling': {'type': 'dynamic', 'factor': 3}})
-        bases = [decoder.rope_base(shape, length) for length in (64, 65, 128, 129)]
-        stretched = [10000 * (3 * multiple - 2) ** (32 / 30) for multiple in (2, 2, 4)]
-        np.testing.assert_allclose(bases, [10000, *stretched])
+    def test_dynamic_ntk_is_the_servers(self):
+        config = {**LLAMA, 'n_positions': 64, 'rope_scaling': {'type': 'dynamic', 'factor': 3}}
+        lengths = [decoder.rope_length(config, length) for length in (1, 64, 65, 128, 129)]
+        self.assertEqual(lengths, [64, 64, 128, 128, 256])
+        config['rope_scaling'] = {'type': 'linear', 'factor': 2}
+        self.assertEqual(decoder.rope_length(config, 65), 65)
 
 
 class StagesTest(RunFolder):

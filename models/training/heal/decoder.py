@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import attention
 from compiled import fused
+from differences import client
 
 ACTIVATIONS = {
     'gelu_new': lambda x: F.gelu(x, approximate='tanh'),
@@ -43,10 +44,8 @@ class Shape:
     heads: int
     kv_heads: int
     head_dim: int
-    rotary_dims: int
-    rope_theta: float
     rope_layout: str
-    ntk_factor: float | None  # of dynamic NTK, which changes rows of more than `positions`
+    config: dict  # config.json, as the client's forward.py reads its rotary embedding
     norm: str
     epsilon: float
     activation: str
@@ -67,35 +66,23 @@ def shape_of(config):
         config['n_positions'], config.get('positions') or 'rotary',
         tuple(config.get('nope_layers') or ()), config['n_layer'], heads,
         config.get('num_key_value_heads') or heads, head_dim,
-        int(head_dim * config.get('partial_rotary_factor', 1)), config.get('rope_theta', 10000),
-        config.get('rope_layout', 'half'), ntk_factor_of(config.get('rope_scaling')),
-        config.get('normalization', 'layer_norm'),
+        config.get('rope_layout', 'half'), config, config.get('normalization', 'layer_norm'),
         config.get('layer_norm_epsilon', 1e-5), config['activation_function'],
         config.get('mlp_kind') == 'gated', bool(config.get('parallel_residual')))
 
 
-def ntk_factor_of(scaling):
-    """The factor of a config's rope_scaling. Exits unless it is dynamic NTK."""
-    if scaling is None:
-        return None
-    if scaling.get('type', scaling.get('rope_type')) != 'dynamic':
-        raise SystemExit(f'config.json: rope_scaling is {scaling!r}; models/training/heal computes '
-                         'dynamic alone')
-    return scaling['factor']
+def rope_length(config, length):
+    """The length whose rotary angles the server gives a row of `length` tokens.
 
-
-def rope_base(shape, length):
-    """The rotary base of a row: the server's of a request that may have `length` tokens.
-
-    Both take it at the next power-of-two multiple of the trained length (models/DESIGN.md).
+    Dynamic NTK takes the next power-of-two multiple of the trained length (models/DESIGN.md).
     """
-    multiple = 1
-    while multiple * shape.positions < length:
-        multiple *= 2
-    if shape.ntk_factor is None or multiple == 1:
-        return shape.rope_theta
-    stretch = shape.ntk_factor * multiple - (shape.ntk_factor - 1)
-    return shape.rope_theta * stretch ** (shape.rotary_dims / (shape.rotary_dims - 2))
+    scaling = config.get('rope_scaling')
+    if scaling is None or client('forward').scaling_kind(scaling) != 'dynamic':
+        return length
+    budget = config['n_positions']
+    while budget < length:
+        budget *= 2
+    return budget
 
 
 @fused
@@ -161,13 +148,13 @@ class Decoder:
         dtype = self.dtype if self.kind == 'softmax' else torch.float32
         if self.shape.position_kind != 'rotary' or layer in self.shape.nope_layers:
             return x.to(dtype)
-        (batch, length), dims = x.shape[:2], self.shape.rotary_dims
+        batch, length = x.shape[:2]
         key = batch, length, x.device
         if key not in self.angles:
-            pairs = torch.arange(0, dims, 2, dtype=torch.float64)
-            base = rope_base(self.shape, length)
-            angles = torch.arange(length)[:, None] * base ** (-pairs / dims)
-            self.angles[key] = [part.float().to(x.device).repeat(batch, 1)
+            frequencies, factor = client('forward').rope_frequencies(
+                self.shape.config, rope_length(self.shape.config, length))
+            angles = torch.arange(length)[:, None] * torch.from_numpy(frequencies)
+            self.angles[key] = [(factor * part).float().to(x.device).repeat(batch, 1)
                                 for part in (angles.cos(), angles.sin())]
         return rotated(x.flatten(0, 1), *self.angles[key], self.shape.rope_layout,
                        dtype).view(x.shape)
