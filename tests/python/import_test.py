@@ -34,9 +34,9 @@ import tokenizers  # noqa: E402
 
 import plain_models  # noqa: E402
 from lssar.checkpoints import (arrays, chat_roles, command, convert,  # noqa: E402
-                               delta, export, forward, gguf_file, gguf_tokenizer, golden, names,
-                               quantize, served, settings, sources, tensor_file, tokenizer_files,
-                               verify)
+                               delta, directory, export, forward, gguf_file, gguf_tokenizer,
+                               golden, names, quantize, served, settings, sources, tensor_file,
+                               tokenizer_files, verify)
 from lssar.checkpoints.errors import CheckpointError  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
@@ -487,6 +487,31 @@ class GgufTypesTest(Folder):
         half = {name: tensor.astype(np.float16) if tensor.ndim == 2 else tensor
                 for name, tensor in rounded.items()}
         self.check(out, plain_models.llama(CONFIG, half, TOKENS))
+
+
+class OriginTest(Folder):
+    """The hash is of the model; where it came from is in origin.json."""
+
+    def test_hash_of_the_same_model_from_another_place(self):
+        weights = plain_models.llama_weights(CONFIG)
+        hashes, small = set(), set()
+        for name in 'first', 'second':
+            source = write_gguf(self.path(f'{name}.gguf'), CONFIG, weights)
+            with unittest.mock.patch('platform.python_version', return_value=name):
+                out, report = self.run_import(source, command=f'lssar import {name}.gguf')
+                quantize.run(out, self.path('int8'), True, f'lssar quantize {name}')
+            hashes.add(report.checkpoint_hash)
+            small.add(directory.checkpoint_hash(self.path('int8')))
+            origin = json.loads(pathlib.Path(out, 'origin.json').read_text())
+            self.assertEqual(origin, {
+                'source_format': 'GGUF llama',
+                'source_sha256': {f'{name}.gguf': directory.sha256(source)},
+                'command': f'lssar import {name}.gguf',
+                'versions': f'python {name}, numpy {np.__version__}'})
+            origin = json.loads((self.folder / 'int8' / 'origin.json').read_text())
+            self.assertEqual(origin['command'], f'lssar quantize {name}')
+            self.assertEqual(origin['quantized_from'], report.checkpoint_hash)
+        self.assertEqual((len(hashes), len(small)), (1, 1))
 
 
 class DeltaTest(Folder):

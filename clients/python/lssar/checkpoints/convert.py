@@ -28,7 +28,7 @@ class Options:
     tokenizer: str | None = None
     dtype: str | None = None  # one of MATRIX_TYPES; None: the source's
     overwrite: bool = False
-    command: str = ''  # for the metadata
+    command: str = ''  # for origin.json
     logits: str | None = None  # a file of user_logits.py
     delta: str | None = None  # a directory of delta.py; it also says how its base is imported
 
@@ -311,16 +311,15 @@ def run(options: Options) -> Report:
                      for name, tensor in mapped.tensors.items())
     rounding = (_largest_change(golden.compute(config, mapped.tensors.get), logits)
                 if is_rounded else None)
-    metadata = {'format': 'pt', 'source_format': source.format, 'command': options.command,
-                'versions': directory.versions(),
-                'source_sha256': json.dumps({os.path.basename(path): each
-                                             for path, each in loaded.hashes.items()})}
     with directory.new_directory(options.out, options.overwrite) as scratch:
         directory.write_config(config, scratch)
         tensor_file.write(os.path.join(scratch, directory.WEIGHTS), [
             tensor_file.output_of('transformer.' * (name != 'lm_head.weight') + name, tensor,
                                   types[name])
-            for name, tensor in mapped.tensors.items()], metadata)
+            for name, tensor in mapped.tensors.items()], directory.METADATA)
+        directory.write_origin(
+            scratch, options.command, source_format=source.format,
+            source_sha256={os.path.basename(path): each for path, each in loaded.hashes.items()})
         golden.write(config, logits, scratch, changes)
         for name, content in tokenizer.contents.items():
             with open(os.path.join(scratch, name), 'wb') as file:

@@ -16,6 +16,8 @@ from lssar.checkpoints.errors import CheckpointError
 
 WEIGHTS = 'model.safetensors'
 CONFIG = 'config.json'
+ORIGIN = 'origin.json'
+METADATA = {'format': 'pt'}  # of model.safetensors, for transformers
 BLOCK_BYTES = 1 << 20
 
 
@@ -98,6 +100,14 @@ def checkpoint_hash(directory: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def versions() -> str:
-    """The versions of the programs that write a checkpoint."""
-    return f'python {platform.python_version()}, numpy {np.__version__}'
+def write_origin(directory: str, command: str, **sources: object) -> None:
+    """origin.json: what the checkpoint was made of, and how.
+
+    Not the metadata of model.safetensors, which checkpoint_hash() covers: the same model has the
+    same hash, whatever the names of its folders and the version of Python.
+    """
+    with open(os.path.join(directory, ORIGIN), 'w', encoding='utf-8') as file:
+        json.dump({**sources, 'command': command,
+                   'versions': f'python {platform.python_version()}, numpy {np.__version__}'},
+                  file, indent=2)
+        file.write('\n')

@@ -85,11 +85,11 @@ def run(path: str, out: str, overwrite: bool, command: str, options: Options = O
         is_head = name in ('wte.weight', 'lm_head.weight')
         dtype = options.head if is_head and options.head else options.dtype
         outputs += _outputs(ours, tensor, dtype, hessians.get(name))
-    metadata = {'format': 'pt', 'command': command, 'versions': directory.versions(),
-                'quantized_from': directory.checkpoint_hash(path)}
     with directory.new_directory(out, overwrite) as scratch:
         directory.write_config(config, scratch)
-        tensor_file.write(os.path.join(scratch, directory.WEIGHTS), outputs, metadata)
+        tensor_file.write(os.path.join(scratch, directory.WEIGHTS), outputs,
+                          directory.METADATA)
+        directory.write_origin(scratch, command, quantized_from=directory.checkpoint_hash(path))
         export.copy_others(path, scratch)
         num_bytes = os.path.getsize(os.path.join(scratch, directory.WEIGHTS))
         checksum = directory.checkpoint_hash(scratch)
