@@ -103,10 +103,10 @@ build_xgrammar() {
   fi
 }
 
-# Builds the programs into build/release.
+# Builds the programs into build/release, for this machine.
 build_release() {
   build_xgrammar
-  logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
+  logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF -DLSSAR_INSTRUCTION_SET=native
   logged cmake --build --preset release --target lssar-server lssar
 }
 

@@ -14,7 +14,7 @@
 namespace lssar::cli {
 namespace {
 
-constexpr int kPieceColumns = 24;
+constexpr int kTokenColumns = 24;
 constexpr int kLabelPieceColumns = 12;
 constexpr int kBarColumns = 24;
 // The weight at which a map is brightest; the paper clamps its maps there too.
@@ -69,7 +69,7 @@ std::string RenderRow(const CapturedAttention& captured, const v1::RowWeights& r
   std::string out = Bold(
       terminal,
       absl::StrFormat("layer %d, head %d, row %d %s: %d of %d keys, effectively %.1f", row.layer(),
-                      row.head(), row.row(), Quoted(captured, row.row(), kPieceColumns),
+                      row.head(), row.row(), Quoted(captured, row.row(), kTokenColumns),
                       row.num_nonzero(), row.row() + 1, std::exp(row.entropy())));
   out += '\n';
   std::vector<std::pair<float, int>> keys;  // the largest first; of equal weights the first key
@@ -81,7 +81,7 @@ std::string RenderRow(const CapturedAttention& captured, const v1::RowWeights& r
     const std::string bar = Bar(weight, terminal);
     const std::string padding(size_t(std::max(0, kBarColumns - DisplayWidth(bar))), ' ');
     absl::StrAppendFormat(&out, "  %.4f  %s%s  %6d  %s\n", weight, bar, padding, key,
-                          Quoted(captured, key, kPieceColumns));
+                          Quoted(captured, key, kTokenColumns));
   }
   if (const int num_others = row.num_nonzero() - row.keys_size(); num_others > 0) {
     absl::StrAppendFormat(&out, "  %.4f  in %d other%s\n", row.dropped_mass(), num_others,

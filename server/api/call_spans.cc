@@ -28,12 +28,12 @@ bool IsServerError(absl::StatusCode code) {
 class Attributes {
  public:
   explicit Attributes(Span* span) : list_(span->attributes) {}
-  void Add(std::string_view key, int64_t value) { list_.push_back({key, value}); }
+  void Add(std::string_view key, int64_t value) { list_.emplace_back(key).value = value; }
   void Add(std::string_view key, std::string_view value) {
-    if (!value.empty()) list_.push_back({key, std::string(value)});
+    if (!value.empty()) list_.emplace_back(key).value = std::string(value);
   }
   void Add(std::string_view key, std::vector<std::string> values) {
-    list_.push_back({key, std::move(values)});
+    list_.emplace_back(key).value = std::move(values);
   }
 
  private:

@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 constexpr std::string_view kIdBegin = R"({"id":"batch_req_)";
 // Longer messages of a reply are shortened in the error that repeats them.
 constexpr size_t kMaxRepeatedBytes = 256;
-constexpr std::array<std::string_view, 4> kFields = {"custom_id", "method", "url", "body"};
+constexpr std::array<std::string_view, 4> kRowFields = {"custom_id", "method", "url", "body"};
 
 std::string Begin(const BatchRow& row) {
   return StrCat(kIdBegin, row.number, R"(","custom_id":)",
@@ -33,7 +33,7 @@ std::string ErrorObject(std::string_view code, std::string_view message) {
 // What is wrong with the fields beside custom_id; empty: nothing.
 std::string ProblemOf(const Json& line, std::string_view endpoint) {
   for (const auto& [name, value] : line.items()) {
-    if (std::ranges::find(kFields, name) == kFields.end()) {
+    if (std::ranges::find(kRowFields, name) == kRowFields.end()) {
       return StrCat("has a field ", Quote(name), "; it may have custom_id, method, url and body");
     }
   }

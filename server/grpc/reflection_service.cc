@@ -20,9 +20,8 @@ namespace v1alpha = grpc::reflection::v1alpha;
 using google::protobuf::Descriptor;
 using google::protobuf::DescriptorPool;
 using google::protobuf::FieldDescriptor;
-using google::protobuf::FileDescriptor;
-using Request = v1alpha::ServerReflectionRequest;
-using Response = v1alpha::ServerReflectionResponse;
+using ReflectionRequest = v1alpha::ServerReflectionRequest;
+using ReflectionResponse = v1alpha::ServerReflectionResponse;
 
 constexpr int kMaxStreams = 128;
 // The limit of one request. Its response repeats it.
@@ -31,8 +30,9 @@ constexpr size_t kMaxQueryBytes = 4096;
 const DescriptorPool& Pool() { return *DescriptorPool::generated_pool(); }
 
 // `file` and all that it imports.
-void AddFile(const FileDescriptor& file, v1alpha::FileDescriptorResponse* response,
-             std::unordered_set<const FileDescriptor*>* seen) {
+void AddFile(const google::protobuf::FileDescriptor& file,
+             v1alpha::FileDescriptorResponse* response,
+             std::unordered_set<const google::protobuf::FileDescriptor*>* seen) {
   if (!seen->insert(&file).second) return;
   google::protobuf::FileDescriptorProto proto;
   file.CopyTo(&proto);
@@ -40,21 +40,23 @@ void AddFile(const FileDescriptor& file, v1alpha::FileDescriptorResponse* respon
   for (int i = 0; i < file.dependency_count(); ++i) AddFile(*file.dependency(i), response, seen);
 }
 
-grpc::Status AnswerFile(const FileDescriptor* file, Response* response) {
+grpc::Status AnswerFile(const google::protobuf::FileDescriptor* file,
+                        ReflectionResponse* response) {
   if (file == nullptr) return {grpc::StatusCode::NOT_FOUND, "the server has no such file"};
-  std::unordered_set<const FileDescriptor*> seen;
+  std::unordered_set<const google::protobuf::FileDescriptor*> seen;
   AddFile(*file, response->mutable_file_descriptor_response(), &seen);
   return grpc::Status::OK;
 }
 
-grpc::Status AnswerExtension(const v1alpha::ExtensionRequest& request, Response* response) {
+grpc::Status AnswerExtension(const v1alpha::ExtensionRequest& request,
+                             ReflectionResponse* response) {
   const Descriptor* const type = Pool().FindMessageTypeByName(request.containing_type());
   const FieldDescriptor* const extension =
       type == nullptr ? nullptr : Pool().FindExtensionByNumber(type, request.extension_number());
   return AnswerFile(extension == nullptr ? nullptr : extension->file(), response);
 }
 
-grpc::Status AnswerExtensionNumbers(const std::string& type_name, Response* response) {
+grpc::Status AnswerExtensionNumbers(const std::string& type_name, ReflectionResponse* response) {
   const Descriptor* const type = Pool().FindMessageTypeByName(type_name);
   if (type == nullptr) return {grpc::StatusCode::NOT_FOUND, "the server has no such type"};
   std::vector<const FieldDescriptor*> extensions;
@@ -67,30 +69,31 @@ grpc::Status AnswerExtensionNumbers(const std::string& type_name, Response* resp
   return grpc::Status::OK;
 }
 
-grpc::Status Answer(const Request& request, const std::vector<std::string>& services,
-                    Response* response) {
+grpc::Status Answer(const ReflectionRequest& request, const std::vector<std::string>& services,
+                    ReflectionResponse* response) {
   switch (request.message_request_case()) {
-    case Request::kFileByFilename:
+    case ReflectionRequest::kFileByFilename:
       return AnswerFile(Pool().FindFileByName(request.file_by_filename()), response);
-    case Request::kFileContainingSymbol:
+    case ReflectionRequest::kFileContainingSymbol:
       return AnswerFile(Pool().FindFileContainingSymbol(request.file_containing_symbol()),
                         response);
-    case Request::kFileContainingExtension:
+    case ReflectionRequest::kFileContainingExtension:
       return AnswerExtension(request.file_containing_extension(), response);
-    case Request::kAllExtensionNumbersOfType:
+    case ReflectionRequest::kAllExtensionNumbersOfType:
       return AnswerExtensionNumbers(request.all_extension_numbers_of_type(), response);
-    case Request::kListServices:
+    case ReflectionRequest::kListServices:
       for (const std::string& name : services) {
         response->mutable_list_services_response()->add_service()->set_name(name);
       }
       return grpc::Status::OK;
-    case Request::MESSAGE_REQUEST_NOT_SET: break;
+    case ReflectionRequest::MESSAGE_REQUEST_NOT_SET: break;
   }
   return {grpc::StatusCode::INVALID_ARGUMENT, "message_request is not set"};
 }
 
 // One stream: reads a request, writes its response, and so on. Owns itself until OnDone.
-class ReflectionStream final : public grpc::ServerBidiReactor<Request, Response> {
+class ReflectionStream final
+    : public grpc::ServerBidiReactor<ReflectionRequest, ReflectionResponse> {
  public:
   ReflectionStream(const std::vector<std::string>& services, std::atomic<int>* num_streams)
       : services_(services), num_streams_(*num_streams) {
@@ -136,8 +139,8 @@ class ReflectionStream final : public grpc::ServerBidiReactor<Request, Response>
  private:
   const std::vector<std::string>& services_;
   std::atomic<int>& num_streams_;
-  Request request_;
-  Response response_;
+  ReflectionRequest request_;
+  ReflectionResponse response_;
 };
 
 class ReflectionService final
@@ -146,7 +149,7 @@ class ReflectionService final
  public:
   explicit ReflectionService(std::vector<std::string> services) : services_(std::move(services)) {}
 
-  grpc::ServerBidiReactor<Request, Response>* ServerReflectionInfo(
+  grpc::ServerBidiReactor<ReflectionRequest, ReflectionResponse>* ServerReflectionInfo(
       grpc::CallbackServerContext* /*context*/) override {
     return new ReflectionStream(services_, &num_streams_);
   }

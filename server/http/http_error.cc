@@ -44,7 +44,7 @@ std::string_view CodeOf(int status) {
   }
 }
 
-std::string ErrorJson(int status, std::string_view message, std::string_view field,
+std::string ErrorBody(int status, std::string_view message, std::string_view field,
                       std::string_view code) {
   std::string json = "{\"error\":{\"message\":";
   AppendJsonString(Shorten(message, limits::kMaxErrorBytes), &json);
@@ -104,7 +104,7 @@ HttpReply ErrorReply(const absl::Status& status) {
 }
 
 HttpReply ErrorReply(int status, std::string_view message, std::string_view code) {
-  return {.status = status, .body = ErrorJson(status, message, "", code)};
+  return {.status = status, .body = ErrorBody(status, message, "", code)};
 }
 
 absl::Status ModelNotFound(std::string_view asked, std::span<const std::string> served) {
@@ -142,7 +142,7 @@ HttpReply InShapeOf(std::string_view path, HttpReply reply) {
 
 std::string ErrorJson(const absl::Status& status) {
   const bool is_model = !SpecialCode(status).empty();
-  return ErrorJson(HttpStatusOf(status), MessageOf(status),
+  return ErrorBody(HttpStatusOf(status), MessageOf(status),
                    is_model ? "model" : FieldProblemOf(status).path, SpecialCode(status));
 }
 
