@@ -3,6 +3,4 @@
 
 #include "kernels/cpu/instruction_set.h"
 
-int main() {
-  std::fputs(lssar::UsableInstructionSets().front().name.c_str(), stdout);
-}
+int main() { std::fputs(lssar::UsableInstructionSets().front().name.c_str(), stdout); }
