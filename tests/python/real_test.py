@@ -198,6 +198,12 @@ class RealTest(unittest.TestCase):
                                    for n in 'qkv'])
         self.assertTrue(np.array_equal(joined, expected))
 
+    def test_the_lssar_model_has_the_hash_that_its_card_says(self):
+        zoo = ROOT / 'models/zoo/smollm2-lssar'
+        report = convert.run(convert.Options(gguf_path(), self.model + '-lssar', delta=str(zoo)))
+        self.assertIn(f'checkpoint hash `{report.checkpoint_hash}`',
+                      (zoo / 'README.md').read_text())
+
 
 if __name__ == '__main__':
     unittest.main()
