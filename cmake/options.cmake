@@ -26,7 +26,7 @@ if(NOT LSSAR_SANITIZE)
 endif()
 # Kernels for one set compile in 0.4 of the time. Such programs stay on this machine.
 set(LSSAR_INSTRUCTION_SET all CACHE STRING
-  "Instruction sets of the CPU kernels: all, native (this machine's best), or one's name")
+  "Instruction sets of the CPU kernels: all, or native, which is this machine's best")
 
 # Paths within the tree are relative in the cache, so that every checkout shares its objects.
 find_program(LSSAR_CCACHE ccache)

@@ -82,15 +82,7 @@ if [ -n "$wheel" ]; then
 else
   say "2. Build into build/release: minutes the first time, seconds afterwards"
   bin=build/release/bin
-  # The kernels for GPUs are a fifth of the work, wherever nvcc is; those for other CPUs an eighth.
-  cuda=OFF
-  [ ! -e /dev/nvidiactl ] || cuda=AUTO
-  set -- -DLSSAR_BUILD_TESTS=OFF "-DLSSAR_WITH_CUDA=$cuda" -DLSSAR_INSTRUCTION_SET=native
-  echo
-  echo "\$ cmake --preset release $*"
-  logged cmake --preset release "$@"
-  echo "\$ cmake --build --preset release --target lssar-server lssar"
-  logged cmake --build --preset release --target lssar-server lssar
+  build_release
 fi
 echo "\$ PATH=\$PWD/$bin:\$PATH"
 PATH=$PWD/$bin:$PATH

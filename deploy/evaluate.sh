@@ -44,6 +44,7 @@ say "Installing missing Debian packages (deploy/packages.sh)"
 logged install_packages build evaluation
 
 say "Building lssar and lssar-server into build/release"
+build_xgrammar
 build_release
 
 # 800 MB from PyPI, once; the client again whenever it changes.

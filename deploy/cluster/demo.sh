@@ -15,6 +15,7 @@ say "1. Install missing Debian packages (deploy/packages.sh)"
 logged install_packages build cluster
 
 say "2. Build into build/release: minutes the first time, seconds afterwards"
+build_xgrammar
 build_release
 logged /usr/bin/python3 -B clients/python/generate_stubs.py build/release/python
 

@@ -90,15 +90,15 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& op
   const int num_threads = !options.cpus.empty()      ? int(options.cpus.size())
                           : options.num_threads == 0 ? NumUsableCpus()
                                                      : options.num_threads;
-  std::vector<std::string> names;
-#ifdef LSSAR_ONLY_SET
+#ifdef LSSAR_NATIVE_SET
   // Otherwise the scalar one would run, which is many times slower.
-  if (UsableInstructionSets().front().name != LSSAR_ONLY_SET) {
+  if (UsableInstructionSets().front().name != LSSAR_NATIVE_SET) {
     return absl::FailedPreconditionError(
-        "this build is for CPUs with " LSSAR_ONLY_SET
+        "this build is for CPUs with " LSSAR_NATIVE_SET
         " (LSSAR_INSTRUCTION_SET), which this one lacks: build it on this machine");
   }
 #endif
+  std::vector<std::string> names;
   for (const InstructionSet& usable : UsableInstructionSets()) {
     if (options.instruction_set.empty() || options.instruction_set == usable.name) {
       return std::make_unique<CpuBackend>(num_threads, options.cpus, usable);
