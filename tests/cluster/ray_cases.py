@@ -28,11 +28,6 @@ OWN = {'model': MODEL, 'program': SERVER}
 NUM_ROWS = 300
 
 
-def report(sentence):
-    """A figure of this run."""
-    print(f'    {sentence}', file=sys.stderr, flush=True)
-
-
 def is_server(pid):
     """True while process `pid` is lssar-server."""
     with contextlib.suppress(OSError):
@@ -266,22 +261,6 @@ class RayTest(unittest.TestCase):
                 task(**settings)
         with self.assertRaisesRegex(RuntimeError, 'ended with code'):
             lssar.ray.Score(model='/nothing/here', program=SERVER)
-
-    def test_throughput_of_two_actors(self):
-        table = [{'id': i, 'context': f'{i} ' + 'and the river ' * 60, 'continuation': ' is long'}
-                 for i in range(256)]
-
-        def rate(actors):
-            begin = time.monotonic()
-            results = score(ray.data.from_items(table, override_num_blocks=8), actors=actors,
-                            batch_size=32, flags=['--no-enable-prefix-caching'], **OWN)
-            self.assertEqual(len(results), len(table))
-            return len(table) / (time.monotonic() - begin)
-
-        load = os.getloadavg()[0]
-        one, two = rate(1), rate(2)
-        report(f'{one:.1f} rows/s with one actor, {two:.1f} with two: {two / one:.2f} times, '
-               f'starts of servers included; load before: {load:.1f} on {os.cpu_count()} cores')
 
 
 class OwnServerTest(unittest.TestCase):
