@@ -20,6 +20,8 @@ inline constexpr char kErrorDomain[] = "lssar";
 namespace error_reason {
 // The server has not loaded its model yet.
 inline constexpr std::string_view kModelLoading = "MODEL_LOADING";
+// NOT_FOUND: the call names a model that the server does not serve.
+inline constexpr std::string_view kModelNotFound = "MODEL_NOT_FOUND";
 // The limits that refuse a request now (OPERATIONS.md): of the server,
 inline constexpr std::string_view kMaxCalls = "MAX_CALLS";
 inline constexpr std::string_view kParseQueue = "PARSE_QUEUE";

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "base/error_details.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "models/page_pool.h"
@@ -170,5 +172,14 @@ LoadedModel::LoadedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Check
       engine_(std::move(engine)),
       served_names_({checkpoint_->name}),
       grammars_(std::make_unique<GrammarCache>(checkpoint_.get(), NumCompilers())) {}
+
+absl::Status LoadedModel::CheckName(std::string_view asked) const {
+  if (std::ranges::count(served_names_, asked) > 0) return absl::OkStatus();
+  absl::Status status = absl::NotFoundError(
+      StrCat("there is no model ", Quote(asked), "; this server serves ",
+             StrJoin(served_names_, [](const std::string& name) { return Quote(name); })));
+  SetErrorReason(error_reason::kModelNotFound, &status);
+  return status;
+}
 
 }  // namespace lssar

@@ -4,9 +4,11 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
@@ -47,6 +49,8 @@ class LoadedModel {
   // checkpoint's. At least one.
   const std::vector<std::string>& ServedNames() const { return served_names_; }
   void SetServedNames(std::vector<std::string> names) { served_names_ = std::move(names); }
+  // Errors  NOT_FOUND, with reason MODEL_NOT_FOUND: `asked` is not one of ServedNames()
+  absl::Status CheckName(std::string_view asked) const;
   // n of a request, at most.
   int MaxChoices() const { return max_choices_; }
   void SetMaxChoices(int max_choices) { max_choices_ = max_choices; }

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -55,36 +56,44 @@ constexpr char kServiceConfig[] = R"({"methodConfig": [{
     "maxAttempts": 5, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2,
     "retryableStatusCodes": ["UNAVAILABLE"]}}]})";
 
-// Adds the API key to the metadata of each call. gRPC's call credentials work over TLS only, and a
-// server behind a proxy that terminates TLS has none.
-class ApiKeyInterceptor final : public Interceptor {
+using Metadata = std::multimap<std::string, std::string>;
+
+// Adds metadata to each call. gRPC's call credentials, which could carry an API key, work over TLS
+// only, and a server behind a proxy that terminates TLS has none.
+class MetadataInterceptor final : public Interceptor {
  public:
-  explicit ApiKeyInterceptor(std::string authorization)
-      : authorization_(std::move(authorization)) {}
+  explicit MetadataInterceptor(Metadata metadata) : metadata_(std::move(metadata)) {}
 
   void Intercept(InterceptorBatchMethods* methods) override {
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
-      methods->GetSendInitialMetadata()->insert({"authorization", authorization_});
+      methods->GetSendInitialMetadata()->insert(metadata_.begin(), metadata_.end());
     }
     methods->Proceed();
   }
 
  private:
-  const std::string authorization_;
+  const Metadata metadata_;
 };
 
-class ApiKeyInterceptorFactory final : public ClientInterceptorFactoryInterface {
+class MetadataInterceptorFactory final : public ClientInterceptorFactoryInterface {
  public:
-  explicit ApiKeyInterceptorFactory(const std::string& api_key)
-      : authorization_(StrCat("Bearer ", api_key)) {}
+  explicit MetadataInterceptorFactory(Metadata metadata) : metadata_(std::move(metadata)) {}
 
   Interceptor* CreateClientInterceptor(ClientRpcInfo*) override {
-    return new ApiKeyInterceptor(authorization_);
+    return new MetadataInterceptor(metadata_);
   }
 
  private:
-  const std::string authorization_;
+  const Metadata metadata_;
 };
+
+// What a header cannot carry, gRPC would end the process for.
+absl::Status CheckHeader(const char* flag, const std::string& value) {
+  if (std::ranges::all_of(value, [](char c) { return absl::ascii_isgraph(uint8_t(c)); })) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(StrCat(flag, " must be printable ASCII without spaces"));
+}
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
     const ConnectionFlags& flags) {
@@ -106,21 +115,21 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
                                                            const ConnectionFlags& flags) {
   RETURN_IF_ERROR(CheckServerAddress(server));
-  const bool is_printable =
-      std::ranges::all_of(flags.api_key, [](char c) { return absl::ascii_isgraph(uint8_t(c)); });
-  if (!is_printable) {
-    return absl::InvalidArgumentError("--api-key must be printable ASCII without spaces");
-  }
+  RETURN_IF_ERROR(CheckHeader("--api-key", flags.api_key));
+  RETURN_IF_ERROR(CheckHeader("--served-model-name", flags.served_model_name));
   ASSIGN_OR_RETURN(auto credentials, MakeCredentials(flags));
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
   // http_proxy is set for web traffic; this server is usually on the local network.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetServiceConfigJSON(kServiceConfig);
-  std::vector<std::unique_ptr<ClientInterceptorFactoryInterface>> interceptors;
+  Metadata metadata;
   if (!flags.api_key.empty()) {
-    interceptors.push_back(std::make_unique<ApiKeyInterceptorFactory>(flags.api_key));
+    metadata.emplace("authorization", StrCat("Bearer ", flags.api_key));
   }
+  if (!flags.served_model_name.empty()) metadata.emplace("x-lssar-model", flags.served_model_name);
+  std::vector<std::unique_ptr<ClientInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(std::make_unique<MetadataInterceptorFactory>(std::move(metadata)));
   return grpc::experimental::CreateCustomChannelWithInterceptors(server, credentials, arguments,
                                                                  std::move(interceptors));
 }
@@ -235,7 +244,10 @@ void AddConnectionFlags(ArgumentParser* parser, ConnectionFlags* flags) {
       parser->AddSwitch("--tls", flags->tls, "use TLS; implied by --ca, --cert, --key")
           .Group(kGroup);
   flags->server_options = {
-      api_key, tls,
+      api_key,
+      tls,
+      add("--served-model-name", flags->served_model_name, "NAME",
+          "the model, by a name that its server gives it, where --server has several"),
       add("--ca", flags->ca, "FILE",
           "PEM root certificates to verify the server [default: the system's]"),
       add("--cert", flags->cert, "FILE", "PEM client certificate, if the server requires one"),

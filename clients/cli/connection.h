@@ -30,6 +30,7 @@ struct ConnectionFlags {
   std::string cert;
   std::string key;
   std::string api_key;
+  std::string served_model_name;  // empty: the server's only one
   ModelOptions model;
 
   // Set by AddConnectionFlags: flags that apply to a server only, to --model only, and --model.
@@ -48,9 +49,9 @@ class Connection {
   // Loads the model, or waits until the server answers and has loaded its model.
   // Errors  INVALID_ARGUMENT: both a server and a model are named, a flag does not apply to the
   //         chosen one, --server is not HOST:PORT, --cert without --key or the reverse, an API key
-  //         that a header cannot carry; NOT_FOUND: a file cannot be read; UNAVAILABLE: no gRPC
-  //         server answers there, TLS failed, or it has not loaded its model within minutes; those
-  //         of Server::Start
+  //         or a name of a model that a header cannot carry; NOT_FOUND: a file cannot be read;
+  //         UNAVAILABLE: no gRPC server answers there, TLS failed, or it has not loaded its model
+  //         within minutes; those of Server::Start
   static absl::StatusOr<std::unique_ptr<Connection>> Open(const ConnectionFlags& flags);
 
   ~Connection();

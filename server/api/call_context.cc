@@ -72,7 +72,9 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
     if (!key_name_.empty()) log_fields_["key"] = key_name_;
     if (metadata_.kind && !metadata_.is_batch_row) permit.CountEngineCall();
     permit_.emplace(std::move(permit));
+    asked_model_ = metadata_.model;
   }
+  if (!metadata_.model.empty()) RETURN_IF_ERROR(model_->CheckName(metadata_.model));
   return metadata_.kind ? model_->GetEngine().CheckQueueCapacity(Tenant()) : absl::OkStatus();
 }
 

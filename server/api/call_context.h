@@ -54,6 +54,7 @@ struct CallMetadata {
   std::string authorization = {};     // "Bearer KEY"
   std::string peer = {};              // the connection's client, PeerAddress::uri
   std::string forwarded_for = {};     // x-forwarded-for: all values, with commas between them
+  std::string model = {};             // x-lssar-model: the call is for this one; empty: any
   std::optional<Caller> caller = {};  // set: has been authenticated
   // A row of a batch: of the tenant of all rows, and of the lowest priority.
   bool is_batch_row = false;
@@ -84,7 +85,7 @@ class CallContext {
   // also requires free capacity in the engine's queue. Call before the request is parsed, so that
   // an overloaded server rejects cheaply.
   // `abort`: ends the call at once, from any thread; empty if the call ends by itself soon
-  // Errors  those of AdmissionControl::Admit and Engine::CheckQueueCapacity
+  // Errors  those of AdmissionControl::Admit, LoadedModel::CheckName and Engine::CheckQueueCapacity
   absl::Status Admit(KeyRole role, AbortCallback abort = {});
   // Requires  Admit obtained a permit
   LoadedModel& Model() const { return *model_; }

@@ -292,9 +292,9 @@ std::vector<Flag> ServerFlags(ServerOptions& options) {
        "port, off opens none; default 127.0.0.1:8080",
        AssignListen(&options.http_listen, /*or_off=*/true)},
       {"served-model-name", "Serving", "NAMES",
-       "Names that requests over HTTP may give the model, separated by commas, such as "
-       "org/model,other; the first one is in replies to requests that give none, and in GetInfo; "
-       "default: the checkpoint's",
+       "Names that requests may give the model, separated by commas, such as org/model,other; the "
+       "first one is in replies to requests that give none, and in GetInfo; default: the "
+       "checkpoint's",
        AssignNames(&options.model.served_names)},
       {"allow-attention-override", "Serving", "",
        "Let requests set attention_override: another p or kind than the checkpoint's, for sweeps; "

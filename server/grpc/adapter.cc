@@ -183,6 +183,7 @@ CallMetadata ReadMetadata(std::string_view rpc, std::optional<CallKind> kind,
           .authorization = MetadataValue(context, "authorization"),
           .peer = context.peer(),
           .forwarded_for = MetadataValues(context, "x-forwarded-for"),
+          .model = MetadataValue(context, "x-lssar-model"),
           .deadline = ReadDeadline(context)};
 }
 

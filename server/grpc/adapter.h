@@ -15,7 +15,7 @@
 
 namespace lssar {
 
-// Reads the metadata x-request-id, traceparent and authorization, and the deadline.
+// Reads the call's metadata and its deadline.
 CallMetadata ReadMetadata(std::string_view rpc, std::optional<CallKind> kind,
                           const grpc::ServerContextBase& context);
 

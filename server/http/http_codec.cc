@@ -44,7 +44,7 @@ class JsonCodec final : public HttpCodec {
 absl::StatusOr<nlohmann::json> HttpCodec::ParseBody(const HttpRequest& request) {
   ASSIGN_OR_RETURN(nlohmann::json body,
                    ParseJson(request.body, [this] { return !Context().CheckStop().ok(); }));
-  ASSIGN_OR_RETURN(model_name_, ReadModelName(body, Context().Model().ServedNames()));
+  ASSIGN_OR_RETURN(model_name_, ReadModelName(body, Context().Model()));
   return body;
 }
 

@@ -6,15 +6,12 @@
 #include "absl/time/time.h"
 #include "base/error_details.h"
 #include "base/field_error.h"
-#include "base/quote.h"
 #include "base/str_cat.h"
 #include "server/config/limits.h"
 #include "server/http/json_text.h"
 
 namespace lssar {
 namespace {
-
-constexpr char kModelUrl[] = "lssar/model_not_found";
 
 std::string_view TypeOf(int status) {
   switch (status) {
@@ -63,7 +60,7 @@ std::string_view MessageOf(const absl::Status& status) {
 }
 
 std::string_view SpecialCode(const absl::Status& status) {
-  return status.GetPayload(kModelUrl) ? "model_not_found" : "";
+  return ErrorReason(status) == error_reason::kModelNotFound ? "model_not_found" : "";
 }
 
 }  // namespace
@@ -105,14 +102,6 @@ HttpReply ErrorReply(const absl::Status& status) {
 
 HttpReply ErrorReply(int status, std::string_view message, std::string_view code) {
   return {.status = status, .body = ErrorBody(status, message, "", code)};
-}
-
-absl::Status ModelNotFound(std::string_view asked, std::span<const std::string> served) {
-  absl::Status status = absl::NotFoundError(
-      StrCat("there is no model ", Quote(asked), "; this server serves ",
-             StrJoin(served, [](const std::string& name) { return Quote(name); })));
-  status.SetPayload(kModelUrl, absl::Cord());
-  return status;
 }
 
 HttpReply InShapeOf(std::string_view path, HttpReply reply) {

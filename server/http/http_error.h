@@ -2,7 +2,6 @@
 #ifndef LSSAR_SERVER_HTTP_HTTP_ERROR_H_
 #define LSSAR_SERVER_HTTP_HTTP_ERROR_H_
 
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,9 +18,6 @@ int HttpStatusOf(const absl::Status& status);
 HttpReply ErrorReply(const absl::Status& status);
 // The same for errors of HTTP itself. `code`: empty: by the status.
 HttpReply ErrorReply(int status, std::string_view message, std::string_view code = "");
-
-// NOT_FOUND that says so of a model: its code is "model_not_found".
-absl::Status ModelNotFound(std::string_view asked, std::span<const std::string> served);
 
 // A reply of ErrorReply as the clients of `path` expect it. /v1/messages and what is below it are
 // Anthropic's: {"type": "error", "error": {"type", "message", "param"}}.

@@ -117,9 +117,7 @@ absl::StatusOr<std::string> ModelsJson(const HttpRequest& request, const CallCon
                   "]}");
   }
   const std::string name = PercentDecode(path.substr(kModelsPrefix.size()));
-  if (std::ranges::count(model.ServedNames(), name) == 0) {
-    return ModelNotFound(name, model.ServedNames());
-  }
+  RETURN_IF_ERROR(model.CheckName(name));
   return ModelJson(model, name, created);
 }
 

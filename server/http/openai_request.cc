@@ -8,14 +8,13 @@
 #include <string_view>
 #include <utility>
 
-#include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "server/api/fields.h"
 #include "server/api/parse_request.h"
 #include "server/config/limits.h"
-#include "server/http/http_error.h"
 #include "server/http/request_fields.h"
+#include "server/loaded_model.h"
 
 namespace lssar {
 namespace {
@@ -134,11 +133,11 @@ absl::StatusOr<std::string> ReadContent(const std::string& field, const Json& co
   return text;
 }
 
-absl::StatusOr<std::string> ReadModelName(const Json& body, std::span<const std::string> names) {
+absl::StatusOr<std::string> ReadModelName(const Json& body, const LoadedModel& served) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   ASSIGN_OR_RETURN(std::optional<std::string> model, fields.String("model"));
-  if (!model) return names.front();
-  if (std::ranges::count(names, *model) == 0) return ModelNotFound(*model, names);
+  if (!model) return served.ServedNames().front();
+  RETURN_IF_ERROR(served.CheckName(*model));
   return *std::move(model);
 }
 

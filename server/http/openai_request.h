@@ -24,6 +24,8 @@
 
 namespace lssar {
 
+class LoadedModel;
+
 struct CompletionRequest {
   bool is_chat = false;
   std::vector<v1::GenerateRequest> prompts;     // >= 1
@@ -84,10 +86,9 @@ inline constexpr std::array<std::string_view, 1> kTextParts = {"text"};
 absl::StatusOr<std::string> ReadContent(const std::string& field, const nlohmann::json& content,
                                         std::span<const std::string_view> types);
 
-// The field `model` of a body; where there is none, the first of `names`.
-// Errors  NOT_FOUND: it is none of `names`
-absl::StatusOr<std::string> ReadModelName(const nlohmann::json& body,
-                                          std::span<const std::string> names);
+// The field `model` of a body; where there is none, the first of the served names.
+// Errors  those of LoadedModel::CheckName
+absl::StatusOr<std::string> ReadModelName(const nlohmann::json& body, const LoadedModel& served);
 
 // The fields of a GenerateRequest.
 FieldNames GenerateNames(const CompletionRequest& request, const std::string& prompt_field);

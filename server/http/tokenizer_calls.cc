@@ -63,7 +63,7 @@ absl::StatusOr<std::string> TokenizeJson(const HttpRequest& request, const CallC
   ParseContext context = call.MakeParseContext();
   ASSIGN_OR_RETURN(const Json body, ParseJson(request.body, context.should_stop));
   const Checkpoint& checkpoint = *context.checkpoint;
-  RETURN_IF_ERROR(ReadModelName(body, call.Model().ServedNames()).status());
+  RETURN_IF_ERROR(ReadModelName(body, call.Model()).status());
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckFields(kTokenizeBody, fields));
   ASSIGN_OR_RETURN(const std::optional<std::string> prompt, fields.String("prompt"));
@@ -107,7 +107,7 @@ absl::StatusOr<std::string> TokenizeJson(const HttpRequest& request, const CallC
 absl::StatusOr<std::string> CountTokensJson(const HttpRequest& request, const CallContext& call) {
   const ParseContext context = call.MakeParseContext();
   ASSIGN_OR_RETURN(const Json body, ParseJson(request.body, context.should_stop));
-  RETURN_IF_ERROR(ReadModelName(body, call.Model().ServedNames()).status());
+  RETURN_IF_ERROR(ReadModelName(body, call.Model()).status());
   ASSIGN_OR_RETURN(const AnswerRequest answer, ReadCountedMessage(body));
   ASSIGN_OR_RETURN(const auto ids, IdsOfChat(answer.completion.prompts.front(),
                                              MessageNames(answer.completion), context));
@@ -117,7 +117,7 @@ absl::StatusOr<std::string> CountTokensJson(const HttpRequest& request, const Ca
 absl::StatusOr<std::string> DetokenizeJson(const HttpRequest& http, const CallContext& call) {
   const ParseContext context = call.MakeParseContext();
   ASSIGN_OR_RETURN(const Json body, ParseJson(http.body, context.should_stop));
-  RETURN_IF_ERROR(ReadModelName(body, call.Model().ServedNames()).status());
+  RETURN_IF_ERROR(ReadModelName(body, call.Model()).status());
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckFields(kDetokenizeBody, fields));
   const Json* tokens = fields.Find("tokens");

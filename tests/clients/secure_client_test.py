@@ -55,6 +55,20 @@ class SecureClientTest(unittest.TestCase):
         self.assertEqual(without.returncode, 1)
         self.assertIn('this server requires an API key', without.stderr)
 
+    def test_cli_of_a_named_model(self):
+        secure = '--ca', self.ca, '--cert', self.cert, '--key', self.key, '--api-key', KEY
+        named = self.ask(*secure, '--served-model-name', 'lssar-6m')
+        self.assertEqual((named.returncode, named.stderr), (0, ''))
+        other = self.ask(*secure, '--served-model-name', 'other')
+        self.assertEqual(other.returncode, 1)
+        self.assertIn('there is no model "other"; this server serves "lssar-6m"', other.stderr)
+        spaced = self.ask(*secure, '--served-model-name', 'a b')
+        self.assertEqual(spaced.returncode, 2)
+        self.assertIn('--served-model-name must be printable ASCII', spaced.stderr)
+        own = run_cli(*ASK, '--served-model-name', 'lssar-6m')
+        self.assertEqual(own.returncode, 2)
+        self.assertIn('--served-model-name applies to a server', own.stderr)
+
     def test_cli_says_why_there_is_no_connection(self):
         plain = self.ask('--api-key', KEY)
         self.assertEqual(plain.returncode, 1)
@@ -74,6 +88,11 @@ class SecureClientTest(unittest.TestCase):
             [choice] = client.complete('The river', max_tokens=2, temperature=0)
             self.assertEqual((choice.finish_reason, bool(choice.text)), ('LENGTH', True))
             self.assertTrue(client.score('The river', [' is'], priority=1, use_prefix_cache=False))
+        with Client(self.server.address, tls=tls, api_key=KEY, timeout_s=60,
+                    served_model_name='other') as client:
+            with self.assertRaisesRegex(LssarError, 'no model "other"') as raised:
+                client.get_info()
+            self.assertEqual(raised.exception.code, 'NOT_FOUND')
         with Client(self.server.address, tls=tls, timeout_s=60) as client:
             with self.assertRaises(LssarError) as raised:
                 client.get_info()

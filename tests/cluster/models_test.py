@@ -8,15 +8,18 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import unittest
 import urllib.error
 import urllib.request
 
+from lssar import Client, LssarError
+
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / 'deploy' / 'cluster'))
 from local_cluster import Process, clean_environment, free_port, get, wait_until  # noqa: E402
 
-SERVER = os.environ['LSSAR_SERVER']
+CLI, SERVER = os.environ['LSSAR_CLI'], os.environ['LSSAR_SERVER']
 NAMES = 'lssar', 'softmax'  # the twins
 TIMEOUT_S = 120
 
@@ -56,7 +59,8 @@ class ModelsTest(unittest.TestCase):
         for name, process in cls.servers.items():
             wait_until(lambda name=name: is_ready(cls.direct[name]), process)
         cls.url = f'http://127.0.0.1:{free_port()}'
-        environment |= {'LSSAR_CLUSTER': '1', 'EDGE_GRPC': f'127.0.0.1:{free_port()}',
+        cls.address = f'127.0.0.1:{free_port()}'
+        environment |= {'LSSAR_CLUSTER': '1', 'EDGE_GRPC': cls.address,
                         'EDGE_HTTP': cls.url.removeprefix('http://'), 'EDGE_MAXCONN': '2048'}
         cls.balancer = Process('haproxy', ['haproxy', '-db', '-f', 'deploy/edge/haproxy.cfg', '-f',
                                            'deploy/cluster/models.cfg'],
@@ -110,6 +114,27 @@ class ModelsTest(unittest.TestCase):
             self.assertEqual(status, 404)
             self.assertEqual(reply['error']['code'], 'model_not_found')
             self.assertIn('lssar and softmax', reply['error']['message'])
+
+    def test_grpc_by_metadata(self):
+        texts = set()
+        for name in NAMES:
+            with Client(self.address, served_model_name=name, timeout_s=TIMEOUT_S) as client:
+                self.assertEqual(client.get_info().model_name, name)
+                [completion] = client.complete('The old house', max_tokens=8, temperature=0)
+            _, direct = post(self.direct[name], {'prompt': 'The old house', 'max_tokens': 8,
+                                                 'temperature': 0})
+            self.assertEqual(completion.text, direct['choices'][0]['text'])
+            texts.add(completion.text)
+            asked = subprocess.run(
+                [CLI, 'info', '--json', '--server', self.address, '--served-model-name', name],
+                capture_output=True, check=True, timeout=TIMEOUT_S, env=clean_environment())
+            self.assertEqual(json.loads(asked.stdout)['model_name'], name)
+        self.assertEqual(len(texts), 2)
+        for name in None, 'lssa':
+            with (Client(self.address, served_model_name=name, retry=None) as client,
+                  self.assertRaises(LssarError) as caught):
+                client.get_info()
+            self.assertEqual(caught.exception.code, 'UNAVAILABLE')
 
     def test_one_that_ends_does_not_end_the_other_and_comes_back(self):
         self.servers['softmax'].signal(signal.SIGTERM)

@@ -605,6 +605,9 @@ class Cases:
             self.call(50051, 'get_info')
         with self.assertRaisesRegex(ValueError, 'api_key'):
             self.call('host:1', 'get_info', client={'api_key': 'a b'})
+        for name in ('', 'a b', 'mod\u00e8le'):
+            with self.assertRaisesRegex(ValueError, 'served_model_name must be printable ASCII'):
+                self.call('host:1', 'get_info', client={'served_model_name': name})
         with self.assertRaisesRegex(ValueError, 'cert and key'):
             self.call('host:1', 'get_info', client={'tls': types.Tls(cert='c.pem')})
 

@@ -5,8 +5,11 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "base/str_cat.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "tests/server/poll_until.h"
 #include "tests/server/test_server.h"
 
@@ -211,6 +214,32 @@ TEST(StatsTest, EveryCallReturnsItsIds) {
   ASSERT_TRUE(server.Stub().GetInfo(&context, {}, &reply).ok());
   EXPECT_THAT(TrailerOf(context, "x-request-id"), MatchesRegex("[0-9a-f]{24}"));
   EXPECT_THAT(TrailerOf(context, "traceparent"), MatchesRegex("00-[0-9a-f]{32}-[0-9a-f]{16}-00"));
+}
+
+TEST(ModelNameTest, ACallForAnotherModelIsRefused) {
+  TestServer server;
+  for (const auto& [name, is_known] :
+       {std::pair("lssar-6m", true), std::pair("lssar-6", false), std::pair("lssar-6m ", false)}) {
+    grpc::ClientContext info, generate;
+    info.AddMetadata("x-lssar-model", name);
+    generate.AddMetadata("x-lssar-model", name);
+    v1::GetInfoReply reply;
+    for (const grpc::Status& status : {server.Stub().GetInfo(&info, {}, &reply),
+                                       Generate(server.Stub(), Request(3), generate).status}) {
+      EXPECT_EQ(status.ok(), is_known) << name;
+      if (is_known) continue;
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+      EXPECT_EQ(status.error_message(),
+                StrCat("there is no model \"", name, "\"; this server serves \"lssar-6m\""));
+      google::rpc::Status details;
+      ASSERT_TRUE(details.ParseFromString(status.error_details()));
+      google::rpc::ErrorInfo reason;
+      ASSERT_EQ(details.details_size(), 1);
+      ASSERT_TRUE(details.details(0).UnpackTo(&reason));
+      EXPECT_EQ(reason.reason(), "MODEL_NOT_FOUND");
+    }
+  }
+  EXPECT_TRUE(server.WaitUntilIdle());
 }
 
 }  // namespace

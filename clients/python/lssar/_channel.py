@@ -40,13 +40,18 @@ def check_server(server: str) -> str:
     return server
 
 
-def check_api_key(api_key: str | None) -> tuple[tuple[str, str], ...]:
-    """Metadata of each call."""
-    if api_key is None:
-        return ()
-    if not api_key or not all('!' <= char <= '~' for char in api_key):
-        raise ValueError('api_key must be printable ASCII without spaces')
-    return (('authorization', f'Bearer {api_key}'),)
+def metadata(api_key: str | None, served_model_name: str | None) -> tuple[tuple[str, str], ...]:
+    """Metadata of each call. Errors: ValueError."""
+    pairs = []
+    for name, value, key, text in (
+            ('api_key', api_key, 'authorization', f'Bearer {api_key}'),
+            ('served_model_name', served_model_name, 'x-lssar-model', str(served_model_name))):
+        if value is None:
+            continue
+        if not value or not all('!' <= char <= '~' for char in value):
+            raise ValueError(f'{name} must be printable ASCII without spaces')
+        pairs.append((key, text))
+    return tuple(pairs)
 
 
 def credentials(tls: Tls) -> grpc.ChannelCredentials:

@@ -162,7 +162,8 @@ class AsyncClient:
     def __init__(self, server: str = '127.0.0.1:50051', *, timeout_s: float | None = None,
                  api_key: str | None = None, tls: types.Tls | None = None,
                  retry: types.Retry | None = types.Retry(),
-                 checkpoint_hash: str | None = None) -> None:
+                 checkpoint_hash: str | None = None,
+                 served_model_name: str | None = None) -> None:
         """Connects with the first call.
 
         Args:
@@ -173,10 +174,12 @@ class AsyncClient:
             retry: None to fail at the first error.
             checkpoint_hash: of get_info(). Where several servers share an address, calls that
                 another checkpoint answers fail with FAILED_PRECONDITION. None: not checked.
+            served_model_name: the model, by a name that its server gives it, where servers with
+                several models share an address. Calls to a server without it fail with NOT_FOUND.
         """
         self._server = _channel.check_server(server)
         self._timeout_s = check_timeout(timeout_s)
-        self._metadata = _channel.check_api_key(api_key)
+        self._metadata = _channel.metadata(api_key, served_model_name)
         self._has_tls = tls is not None
         self._retry = retry or types.Retry(max_attempts=1)
         self._checkpoint_hash = checkpoint_hash
