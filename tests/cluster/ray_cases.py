@@ -75,7 +75,7 @@ class RayTest(unittest.TestCase):
         self.assertEqual({row['error'] for row in results}, {''})
 
     def test_two_actors_with_servers_of_their_own(self):
-        results = score(rows(), actors=2, **OWN)
+        results = score(rows(), actors=2, flags=['--no-enable-prefix-caching'], **OWN)
         self.assertEqual(len(results), NUM_ROWS)
         self.expect_all(results)
 
