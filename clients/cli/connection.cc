@@ -129,7 +129,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& se
   }
   if (!flags.served_model_name.empty()) metadata.emplace("x-lssar-model", flags.served_model_name);
   std::vector<std::unique_ptr<ClientInterceptorFactoryInterface>> interceptors;
-  interceptors.push_back(std::make_unique<MetadataInterceptorFactory>(std::move(metadata)));
+  if (!metadata.empty()) {
+    interceptors.push_back(std::make_unique<MetadataInterceptorFactory>(std::move(metadata)));
+  }
   return grpc::experimental::CreateCustomChannelWithInterceptors(server, credentials, arguments,
                                                                  std::move(interceptors));
 }

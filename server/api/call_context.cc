@@ -53,7 +53,8 @@ CallContext::CallContext(CallMetadata metadata, const ServiceContext& parts)
                        parts.traces == nullptr ? 0 : parts.traces->SampleRatio())),
       client_(FindClient(metadata_, parts.trusted_proxies)),
       started_(Clock::now()),
-      parts_(parts) {}
+      parts_(parts),
+      asked_model_(metadata_.model) {}
 
 CallContext::~CallContext() {
   if (num_reply_bytes_ > 0) parts_.reply_memory->Return(num_reply_bytes_);
@@ -72,7 +73,6 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
     if (!key_name_.empty()) log_fields_["key"] = key_name_;
     if (metadata_.kind && !metadata_.is_batch_row) permit.CountEngineCall();
     permit_.emplace(std::move(permit));
-    asked_model_ = metadata_.model;
   }
   if (!metadata_.model.empty()) RETURN_IF_ERROR(model_->CheckName(metadata_.model));
   return metadata_.kind ? model_->GetEngine().CheckQueueCapacity(Tenant()) : absl::OkStatus();

@@ -152,7 +152,7 @@ class CallContext {
   // Sets the engine's counts and the finish reason (of Generate), for the log line and metrics.
   void SetResult(const RequestStats& stats, std::optional<FinishReason> finish);
 
-  // For the call's span. The model's name in the request; the status of the answer, 0: none.
+  // For the call's span. The name of a model in HTTP's body; the status of the answer, 0: none.
   void SetAskedModel(std::string name);
   void SetChat() { is_chat_ = true; }
   void SetHttpStatus(int status) { http_status_ = status; }

@@ -178,7 +178,8 @@ class TracesTest(unittest.TestCase):
             returned = dict(call.trailing_metadata())["traceparent"]
             with self.assertRaises(grpc.RpcError):
                 list(channel.unary_stream("/lssar.v1.Inference/Generate")(
-                    b"", metadata=[("traceparent", traceparent("01"))], timeout=TIMEOUT_S))
+                    b"", metadata=[("traceparent", traceparent("01")),
+                                   ("x-lssar-model", "lssar-6m")], timeout=TIMEOUT_S))
         families = {spans[0]["name"]: spans for spans in self.drain(server, receiver)}
         self.assertEqual(len(families), 2)
         [info] = families["lssar.v1.Inference/GetInfo"]
@@ -189,6 +190,7 @@ class TracesTest(unittest.TestCase):
         self.assertEqual(info["attributes"]["rpc.response.status_code"], "OK")
         self.assertEqual(generate["attributes"]["rpc.response.status_code"], "INVALID_ARGUMENT")
         self.assertEqual(generate["attributes"]["gen_ai.operation.name"], "text_completion")
+        self.assertEqual(generate["attributes"]["gen_ai.request.model"], "lssar-6m")
 
     def test_the_callers_flag_and_the_ratio_choose_what_is_traced(self) -> None:
         receiver = self.receive()

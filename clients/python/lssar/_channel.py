@@ -40,17 +40,20 @@ def check_server(server: str) -> str:
     return server
 
 
+def _header(name: str, value: str) -> str:
+    """Returns `value`. Errors: ValueError where a header cannot carry it."""
+    if not value or not all('!' <= char <= '~' for char in value):
+        raise ValueError(f'{name} must be printable ASCII without spaces')
+    return value
+
+
 def metadata(api_key: str | None, served_model_name: str | None) -> tuple[tuple[str, str], ...]:
     """Metadata of each call. Errors: ValueError."""
     pairs = []
-    for name, value, key, text in (
-            ('api_key', api_key, 'authorization', f'Bearer {api_key}'),
-            ('served_model_name', served_model_name, 'x-lssar-model', str(served_model_name))):
-        if value is None:
-            continue
-        if not value or not all('!' <= char <= '~' for char in value):
-            raise ValueError(f'{name} must be printable ASCII without spaces')
-        pairs.append((key, text))
+    if api_key is not None:
+        pairs.append(('authorization', f'Bearer {_header("api_key", api_key)}'))
+    if served_model_name is not None:
+        pairs.append(('x-lssar-model', _header('served_model_name', served_model_name)))
     return tuple(pairs)
 
 
