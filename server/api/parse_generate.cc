@@ -1,6 +1,7 @@
 #include "server/api/parse_parts.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -48,10 +49,14 @@ absl::Status ReadBadWords(const v1::Sampling& message, const ParseContext& conte
   return absl::OkStatus();
 }
 
-// True if allowed_token_ids and banned_token_ids leave no id to sample.
-bool LeavesNoId(const SamplingParams& params, int vocab_size) {
+// True if allowed_token_ids and banned_token_ids leave no id below `num_token_ids` to sample. Ids
+// of padding may be banned too: stop_token_ids may have them.
+bool LeavesNoId(const SamplingParams& params, int num_token_ids) {
   const std::set<int32_t> banned(params.banned_ids.begin(), params.banned_ids.end());
-  if (params.allowed_ids.empty()) return banned.size() == size_t(vocab_size);
+  if (params.allowed_ids.empty()) {
+    const auto num_banned = std::distance(banned.begin(), banned.lower_bound(num_token_ids));
+    return num_banned == num_token_ids;
+  }
   return std::all_of(params.allowed_ids.begin(), params.allowed_ids.end(),
                      [&](int32_t id) { return banned.contains(id); });
 }
@@ -267,14 +272,14 @@ absl::Status ReadOutputs(const v1::GenerateRequest& message, const ParseContext&
                          GenerateParams* params, ParsedGenerate* call) {
   if (message.has_n()) params->num_choices = message.n();
   RETURN_IF_ERROR(CheckRange("n", params->num_choices, 1, context.max_choices));
+  const int max_logprobs = MaxLogprobs(context.checkpoint->config);
   if (message.has_logprobs()) {
     params->num_logprobs = message.logprobs();
-    RETURN_IF_ERROR(CheckRange("logprobs", params->num_logprobs, 0, limits::kMaxLogprobs));
+    RETURN_IF_ERROR(CheckRange("logprobs", params->num_logprobs, 0, max_logprobs));
   }
   if (message.has_prompt_logprobs()) {
     params->num_prompt_logprobs = message.prompt_logprobs();
-    RETURN_IF_ERROR(
-        CheckRange("prompt_logprobs", params->num_prompt_logprobs, 0, limits::kMaxLogprobs));
+    RETURN_IF_ERROR(CheckRange("prompt_logprobs", params->num_prompt_logprobs, 0, max_logprobs));
   }
   if (message.has_speculative_tokens()) {
     params->speculative_tokens = message.speculative_tokens();

@@ -10,6 +10,7 @@
 #ifndef LSSAR_SERVER_API_PARSE_REQUEST_H_
 #define LSSAR_SERVER_API_PARSE_REQUEST_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -22,6 +23,8 @@
 #include "absl/status/statusor.h"
 #include "lssar/v1/inference.pb.h"
 #include "models/checkpoint.h"
+#include "models/config.h"
+#include "runtime/limits.h"
 #include "runtime/request.h"
 
 namespace lssar {
@@ -52,6 +55,11 @@ struct ParseContext {
   size_t max_text_bytes = 0;
   bool add_bos = true;  // to a chat, where the checkpoint does and the template has not
 };
+
+// Of the most probable ids at a position, how many a request may ask for: a vocabulary may be small.
+inline int MaxLogprobs(const ModelConfig& config) {
+  return std::min(limits::kMaxLogprobs, config.vocab_size);
+}
 
 ParseContext ContextOf(const LoadedModel& model, uint64_t default_seed = 0);
 

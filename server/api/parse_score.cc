@@ -199,7 +199,8 @@ std::vector<Request> SplitByRopeBase(Request request, const ModelConfig& config)
 absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
                                        const ParseContext& context) {
   RETURN_IF_ERROR(CheckCount("items", size_t(message.items_size()), 1, limits::kMaxScoreItems));
-  RETURN_IF_ERROR(CheckRange("top_logprobs", message.top_logprobs(), 0, limits::kMaxLogprobs));
+  RETURN_IF_ERROR(CheckRange("top_logprobs", message.top_logprobs(), 0,
+                             MaxLogprobs(context.checkpoint->config)));
   if (message.top_logprobs() > 0 && !message.per_token()) {
     return FieldError("top_logprobs", StrCat("is ", message.top_logprobs(),
                                              "; it may be set only where per_token is true"));

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "runtime/engine_options.h"
 #include "runtime/limits.h"
+#include "server/api/parse_request.h"
 #include "server/api/reply_fields.h"
 #include "server/config/limits.h"
 
@@ -70,7 +71,7 @@ void SetEngineInfo(const LoadedModel& model, bool with_load, v1::GetInfoReply* r
   limits.set_max_num_batched_tokens(options.max_num_batched_tokens);
   limits.set_max_message_bytes(limits::kMaxMessageBytes);
   limits.set_max_choices(model.MaxChoices());
-  limits.set_max_logprobs(limits::kMaxLogprobs);
+  limits.set_max_logprobs(MaxLogprobs(checkpoint.config));
   limits.set_max_stop_strings(limits::kMaxStopStrings);
 }
 

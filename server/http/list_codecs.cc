@@ -79,6 +79,8 @@ class ScoreCodec final : public HttpCodec {
                               num_logprobs * ChatLogprobs::kBytesPerLogprob);
   }
 
+  FieldNames Names() const override { return {{"top_logprobs", "logprobs"}}; }
+
   void OnReply(int /*prompt*/, Message& message) override {
     auto& reply = static_cast<v1::ScoreReply&>(message);
     if (reply.has_tokens()) {

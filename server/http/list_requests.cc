@@ -6,7 +6,6 @@
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
-#include "server/config/limits.h"
 #include "server/http/openai_request.h"
 #include "server/http/request_fields.h"
 #include "server/http/scheduling_fields.h"
@@ -46,14 +45,10 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body) {
   RETURN_IF_ERROR(CheckFields(kScoreBody, fields));
   v1::ScoreRequest request;
   RETURN_IF_ERROR(ReadSchedulingFields(fields, &request));
-  ASSIGN_OR_RETURN(const std::optional<int64_t> logprobs, fields.Int("logprobs"));
-  if (logprobs && (*logprobs < 0 || *logprobs > limits::kMaxLogprobs)) {
-    return FieldError("logprobs",
-                      StrCat("is ", *logprobs, "; it must be in [0, ", limits::kMaxLogprobs, "]"));
-  }
+  ASSIGN_OR_RETURN(const std::optional<int32_t> logprobs, fields.Int32("logprobs"));
   if (logprobs) {
     request.set_per_token(true);
-    request.set_top_logprobs(int32_t(*logprobs));
+    request.set_top_logprobs(*logprobs);
   }
   RETURN_IF_ERROR(ReadIntegers(fields, "logprob_token_ids", request.mutable_logprob_token_ids()));
   const Json* items = fields.Find("items");

@@ -606,6 +606,53 @@ TEST_F(ParseRequestTest, AContinuedMessageMayOccurInWhatTheTemplateWritesBehindI
   }
 }
 
+// An id of padding, which may be among stop_token_ids, is not one that is left to sample.
+TEST_F(ParseRequestTest, MinTokensCountsNoPadding) {
+  Checkpoint checkpoint = ZooCheckpointWithoutWeights();
+  const int num_token_ids = checkpoint.config.vocab_size;
+  checkpoint.config.unpadded_vocab_size = num_token_ids;
+  checkpoint.config.vocab_size += 8;
+  ParseContext context = Context();
+  context.checkpoint = &checkpoint;
+  v1::GenerateRequest request = HelloRequest();
+  request.set_max_tokens(4);
+  request.set_min_tokens(1);
+  request.set_ignore_eos(true);
+  for (int32_t id = 0; id < num_token_ids; ++id) {
+    if (id != 100) request.mutable_sampling()->add_banned_token_ids(id);
+  }
+  request.add_stop_token_ids(num_token_ids + 3);
+  EXPECT_TRUE(ParseGenerate(request, context).ok());
+  request.add_stop_token_ids(100);
+  EXPECT_THAT(ParseGenerate(request, context).status().message(),
+              HasSubstr("min_tokens is 1; it must be 0 where each id that may be sampled ends"));
+}
+
+TEST_F(ParseRequestTest, LogprobsAreAtMostTheVocabulary) {
+  Checkpoint checkpoint = ZooCheckpointWithoutWeights();
+  checkpoint.tokenizer = nullptr;
+  checkpoint.config.vocab_size = 12;
+  ParseContext context = Context();
+  context.checkpoint = &checkpoint;
+  v1::GenerateRequest request;
+  request.mutable_tokens()->add_ids(5);
+  request.set_logprobs(12);
+  request.set_prompt_logprobs(12);
+  EXPECT_TRUE(ParseGenerate(request, context).ok());
+  request.set_prompt_logprobs(13);
+  EXPECT_EQ(ParseGenerate(request, context).status().message(),
+            "prompt_logprobs is 13; it must be in [0, 12]");
+  request.set_logprobs(13);
+  EXPECT_EQ(ParseGenerate(request, context).status().message(),
+            "logprobs is 13; it must be in [0, 12]");
+  v1::ScoreRequest score;
+  score.set_per_token(true);
+  score.set_top_logprobs(13);
+  score.add_items()->add_continuations()->mutable_tokens()->add_ids(5);
+  EXPECT_EQ(ParseScore(score, context).status().message(),
+            "top_logprobs is 13; it must be in [0, 12]");
+}
+
 TEST_F(ParseRequestTest, MinTokensNeedsAnIdThatDoesNotEndTheText) {
   v1::GenerateRequest request = HelloRequest();
   request.set_max_tokens(4);
