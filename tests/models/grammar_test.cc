@@ -250,6 +250,24 @@ TEST_F(GrammarTest, BadSourcesAreRefused) {
               HasSubstr("is not enforced as a whole: "));
   EXPECT_THAT(Refusal(Kind::kJsonSchema, R"({"type":"integer","minimum":3,"maximum":2})"),
               HasSubstr("is refused: "));
+  for (const char* empty : {R"({"type":"number","minimum":1e-10,"maximum":2e-10})",
+                            R"({"type":"number","exclusiveMinimum":1,"exclusiveMaximum":1})",
+                            R"({"type":"number","exclusiveMinimum":0,"maximum":1e-7})"}) {
+    EXPECT_THAT(Refusal(Kind::kJsonSchema, empty), HasSubstr("is refused: ")) << empty;
+  }
+  // Counts have 32 bits in xgrammar.
+  EXPECT_THAT(Refusal(Kind::kRegex, "a{4294967298}"), HasSubstr("is refused: "));
+  EXPECT_THAT(Refusal(Kind::kRegex, "a{2,4294967299}"), HasSubstr("is refused: "));
+  EXPECT_THAT(Refusal(Kind::kEbnf, "root ::= \"a\"{4294967298}"), HasSubstr("is refused: "));
+  // Escapes of what is no character: no text in UTF-8 fits.
+  for (const char* escape :
+       {R"(\ud83d\ude00)", R"([\ud800])", R"(\u{110000})", R"([a-\u{dfff}])"}) {
+    EXPECT_THAT(Refusal(Kind::kRegex, escape), HasSubstr("is refused: ")) << escape;
+  }
+  EXPECT_THAT(Refusal(Kind::kEbnf, R"(root ::= "\ud83d")"), HasSubstr("is refused: "));
+  EXPECT_THAT(Refusal(Kind::kEbnf, R"(root ::= [\ud83d])"), HasSubstr("is refused: "));
+  EXPECT_THAT(Refusal(Kind::kJsonSchema, R"({"type":"string","pattern":"\\ud83d\\ude00"})"),
+              HasSubstr("is refused: "));
   // A quote within JSON would have to be escaped.
   EXPECT_THAT(Refusal(Kind::kJsonSchema, R"({"type":"string","pattern":"a\"b"})"),
               HasSubstr("not supported within JSON"));
