@@ -138,6 +138,7 @@ constexpr Fixed kFixed[] = {
     {"qk_layernorm", "false", "write qk_norm as an object"},
     {"qkv_bias", "null", "write attention_bias"},
     {"skip_bias_add_qkv", "false"},
+    {"slow_but_exact", "false"},  // with pretraining_tp, transformers leaves biases out
     {"use_mrope", "false"},
     {"use_bias", "null", "write norm_bias, attention_bias and mlp_bias"},
     {"lm_head_bias", "false"},

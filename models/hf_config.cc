@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "models/config_fields.h"
@@ -147,12 +148,9 @@ constexpr Name kCommon[] = {{"vocab_size", "vocab_size"},
                             {"eos_token_id", "eos_token_id"}};
 
 // Fields of BLOOM that say how the same is computed.
-constexpr std::string_view kHarmlessOfBloom[] = {"attention_softmax_in_fp32",
-                                                 "bias_dropout_fusion",
-                                                 "masked_softmax_fusion",
-                                                 "offset_alibi",
-                                                 "skip_bias_add",
-                                                 "slow_but_exact"};
+constexpr std::string_view kHarmlessOfBloom[] = {"attention_softmax_in_fp32", "bias_dropout_fusion",
+                                                 "masked_softmax_fusion", "offset_alibi",
+                                                 "skip_bias_add"};
 
 // Read by ReadLayers.
 bool IsLayerField(std::string_view name, Window window) {
@@ -307,8 +305,13 @@ void ReadRope(json scaling, const json& config, JsonFields* fields, json* ours) 
   // transformers takes the length of dynamic NTK and of linear scaling from the config.
   if (type == "linear" || type == "dynamic") scaling.erase("original_max_position_embeddings");
   const auto length = config.find("original_max_position_embeddings");
-  if (length != config.end() && !scaling.contains("original_max_position_embeddings")) {
-    scaling["original_max_position_embeddings"] = *length;
+  if (length != config.end() && !length->is_null()) {
+    const auto [own, is_new] = scaling.emplace("original_max_position_embeddings", *length);
+    if (*own != *length) {  // transformers 4 takes one of them, transformers 5 the other
+      fields->Fail(StrCat("original_max_position_embeddings is ", Shorten(length->dump(), 24),
+                          ", but ", Shorten(own->dump(), 24),
+                          " in rope_scaling; they must be equal"));
+    }
   }
   (*ours)["rope_scaling"] = std::move(scaling);
 }

@@ -136,6 +136,17 @@ TEST(HfConfigTest, Rejections) {
                                     {"long_factor", factors},
                                     {"original_max_position_embeddings", 1}}),
               HasSubstr("original_max_position_embeddings is 1, must be at least 2"));
+  // One length in two places.
+  json twice = Smol();
+  twice["rope_scaling"] = {
+      {"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 2048}};
+  for (const json& same : {json(2048), json(nullptr)}) {
+    twice["original_max_position_embeddings"] = same;
+    EXPECT_TRUE(ParseConfig(twice.dump(), "config.json").ok());
+  }
+  twice["original_max_position_embeddings"] = 4096;
+  EXPECT_THAT(RejectionOf(twice), HasSubstr("original_max_position_embeddings is 4096, but 2048 in "
+                                            "rope_scaling; they must be equal"));
   const auto rope = [](const json& parameters) {
     json changed = Smol();
     changed.erase("rope_theta");
@@ -297,9 +308,11 @@ TEST(HfConfigTest, Gpt2AndBloomByTheirNames) {
   EXPECT_TRUE(alibi->attention[0].has_alibi && alibi->embedding_norm);
   EXPECT_EQ(alibi->max_position_embeddings, 2048);
   EXPECT_EQ(alibi->MaxLength(), std::nullopt);
-  json post = bloom;
-  post["apply_residual_connection_post_layernorm"] = true;
-  EXPECT_THAT(RejectionOf(post), HasSubstr("apply_residual_connection_post_layernorm is true"));
+  for (const char* const name : {"apply_residual_connection_post_layernorm", "slow_but_exact"}) {
+    json changed = bloom;
+    changed[name] = true;
+    EXPECT_THAT(RejectionOf(changed), HasSubstr(StrCat(name, " is true")));
+  }
 }
 
 // Directories as transformers writes them, with its own logits (make_hf_golden.py).

@@ -370,6 +370,7 @@ class TransformersTest(Folder):
         refused('no_rope_layers is .1.; must have 0 or 1', 'smollm3', no_rope_layers=[1])
         refused('apply_residual_connection_post_layernorm is True', 'bloom',
                 apply_residual_connection_post_layernorm=True)
+        refused('slow_but_exact is True', 'bloom', slow_but_exact=True)
         refused('scale_attn_by_inverse_layer_idx is True', 'gpt2',
                 scale_attn_by_inverse_layer_idx=True)
         refused('n_positions is 64 .source', 'gpt2', n_positions=64)

@@ -327,10 +327,12 @@ FAMILIES = {
         # The published models were trained on 2,048 tokens.
         {**GPT2_BLOCK, 'attention': {'kind': 'softmax'}, 'positions': 'alibi',
          'embedding_norm': True, 'activation_function': 'gelu_new', 'n_positions': 2048},
-        {'apply_residual_connection_post_layernorm': (False,), 'skip_bias_add_qkv': (False,)},
+        # With slow_but_exact and pretraining_tp transformers leaves biases out.
+        {'apply_residual_connection_post_layernorm': (False,), 'skip_bias_add_qkv': (False,),
+         'slow_but_exact': (False,)},
         harmless=frozenset(('attention_softmax_in_fp32', 'bias_dropout_fusion',
                             'masked_softmax_fusion', 'n_inner', 'offset_alibi', 'pretraining_tp',
-                            'skip_bias_add', 'slow_but_exact'))),
+                            'skip_bias_add'))),
     'qwen3': Family(
         names.LLAMA, _LLAMA_FIELDS, {**_LLAMA_DEFAULTS, 'head_dim': 128},
         {**_LLAMA_FIXED,
