@@ -16,10 +16,21 @@ TEXTS = {
     'asyncio.sleep': 'time.sleep',
     # The call's own cancellation is a grpc.RpcError here.
     """            except asyncio.CancelledError:
-                if not self._is_cancelled.is_set():  # the task was cancelled, not the call
+                if not (self._is_cancelled.is_set() or self._client._has_ended_calls()):
                     self._call.cancel()
-                    raise
+                    raise  # the task was cancelled, not the call
                 failure = types.LssarError('CANCELLED', 'the client cancelled the call')
+""": '',
+    """            except asyncio.CancelledError:
+                if not self._has_ended_calls():
+                    raise  # the task was cancelled, not the call
+                failure = types.LssarError('CANCELLED', 'the client was closed')
+""": '',
+    """    def _has_ended_calls(self) -> bool:
+        \"\"\"True where it was close() that cancelled a call, and not its task's cancellation.\"\"\"
+        task = asyncio.current_task()
+        return self._is_closed and not (task is not None and task.cancelling())
+
 """: '',
     'A connection to a server, for asyncio. Create it inside the event loop that uses it.':
         'A connection to a server. Threads may share it.',

@@ -71,7 +71,7 @@ void SetEngineInfo(const LoadedModel& model, bool with_load, v1::GetInfoReply* r
   limits.set_max_num_batched_tokens(options.max_num_batched_tokens);
   limits.set_max_message_bytes(limits::kMaxMessageBytes);
   limits.set_max_choices(model.MaxChoices());
-  limits.set_max_logprobs(MaxLogprobs(checkpoint.config));
+  limits.set_max_logprobs(MaxLogprobs(model.GetCheckpoint().config));
   limits.set_max_stop_strings(limits::kMaxStopStrings);
 }
 

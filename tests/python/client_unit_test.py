@@ -46,6 +46,13 @@ class SyncCalls:
             return list(result) if inspect.isgenerator(result) else result
 
     @staticmethod
+    def call_closed(address, method, *args):
+        """A call of a client that is closed."""
+        connection = Client(address)
+        connection.close()
+        getattr(connection, method)(*args)
+
+    @staticmethod
     def first(address, method, count, *args, **options):
         """The first `count` of many results."""
         with Client(address, retry=FAST) as connection:
@@ -75,6 +82,15 @@ class AsyncCalls:
                 return await result
 
         return asyncio.run(run())
+
+    @staticmethod
+    def call_closed(address, method, *args):
+        async def run():
+            connection = AsyncClient(address)
+            await connection.close()
+            await getattr(connection, method)(*args)
+
+        asyncio.run(run())
 
     @staticmethod
     def first(address, method, count, *args, **options):
@@ -561,6 +577,10 @@ class Cases:
                 self.call(address, 'complete', 'x', temperature='hot')
             with self.assertRaisesRegex(TypeError, "add_bos is 'yes'"):
                 self.call(address, 'tokenize', 'x', add_bos='yes')
+            for method, *arguments in (('tokenize', 'x'), ('detokenize', [5]), ('get_info',),
+                                       ('get_stats',)):
+                with self.assertRaisesRegex(TypeError, "no option 'timeout'.*timeout_s"):
+                    self.call(address, method, *arguments, timeout=5)
             with self.assertRaisesRegex(TypeError, "skip_special_tokens is 'no'"):
                 self.call(address, 'detokenize', [5], skip_special_tokens='no')
             with self.assertRaisesRegex(ValueError, 'max_tokens is 1099511627776'):
@@ -579,6 +599,31 @@ class Cases:
                 self.call(address, 'attention', 'x', layers=[-7])
         self.assertEqual((list(request.layers), list(request.heads), list(request.rows)),
                          ([5, 0], [0, 3], [-2]))
+
+    def test_an_iterator_is_a_list_for_each_call_of_many(self):
+        service = ScriptedService(bos_id=None)
+        with serve(service) as address:
+            self.call(address, 'complete_many', ['a', 'b'], banned_token_ids=iter([5]))
+            self.assertEqual([list(request.sampling.banned_token_ids)
+                              for request in service.requests], [[5], [5]])
+            self.call(address, 'score_many', [(iter([7, 8]), ['x' * (1 << 20)]),
+                                             (iter([9]), ['y' * (1 << 20)])],
+                      logprob_token_ids=iter([5]))
+            scored = service.requests[2:]
+            self.assertEqual([list(request.logprob_token_ids) for request in scored], [[5], [5]])
+            self.assertEqual([list(item.context.tokens.ids) for request in scored
+                              for item in request.items], [[7, 8], [9]])
+            self.call(address, 'embed_many', ['a' * (1 << 20), 'b'], layers=iter([2]))
+            self.assertEqual([list(request.layers) for request in service.requests[4:]],
+                             [[2], [2]])
+            self.call(address, 'attention', 'x', layers=iter([-1]))
+            self.assertEqual(list(service.requests[-1].layers), [5])
+
+    def test_a_closed_client_says_so(self):
+        with serve(ScriptedService()) as address:
+            for method in 'complete', 'get_info':
+                with self.assertRaisesRegex(ValueError, 'the client is closed'):
+                    self.call_closed(address, method, *['x'] * (method == 'complete'))
 
     def test_an_empty_context_is_eos_where_there_is_no_bos(self):
         for bos_id, expected in (1, []), (None, [2]):
@@ -678,6 +723,24 @@ class AsyncTest(AsyncCalls, Cases, unittest.TestCase):
                     break
                 time.sleep(0.1)
             self.assertEqual(service.num_running, 0)
+
+    def test_close_ends_calls_with_an_error(self):
+        service = ScriptedService(delay_s=600)
+
+        async def run(address):
+            client = AsyncClient(address)
+            calls = [asyncio.create_task(client.complete('x')),
+                     asyncio.create_task(client.tokenize('wait'))]
+            while service.num_running < 1:
+                await asyncio.sleep(0.01)
+            await client.close()
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        with serve(service) as address:
+            errors = asyncio.run(run(address))
+        for error in errors:
+            self.assertIsInstance(error, LssarError)
+            self.assertEqual(error.code, 'CANCELLED')
 
     def test_items_may_come_from_an_asynchronous_source(self):
         async def items():

@@ -109,6 +109,11 @@ class LlmTest(unittest.TestCase):
         self.assertEqual(len(one), 1)
         self.assertEqual(two[0].text, one[0].text)
         self.assertEqual(len(two), 2)
+        for same in tuple(chat), [tuple(chat)], (tuple(chat),):
+            self.assertEqual([each.text for each in self.llm.chat(same, GREEDY)], [one[0].text])
+        for wrong in 'How are you?', ['How are you?'], [chat, 'How?'], chat[0], [[5, 6]]:
+            with self.assertRaisesRegex(TypeError, r'messages\[\d\] must be a list of messages'):
+                self.llm.chat(wrong, GREEDY)
 
     def test_scores_embeddings_and_attention(self):
         [[states, kingdom]] = self.llm.score([('The President of the United',

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import unittest
+from unittest import mock
 
 CLI = os.environ['LSSAR_CLI']
 MODEL = 'models/zoo/lssar-6m'
@@ -201,10 +202,13 @@ class RunBatchTest(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn(reason, done.stderr)
             self.assertEqual(self.output.read_bytes(), before)
-        self.output.write_text('{"something": "else"}\n')
-        done = self.run_batch()
-        self.assertIn('line 1 is no answer of `lssar run-batch`', done.stderr)
-        self.assertEqual(self.output.read_text(), '{"something": "else"}\n')
+        # The second could be a line that was not written whole: it is not one of an answer.
+        for text in '{"something": "else"}\n', line(1):
+            self.output.write_text(text)
+            done = self.run_batch()
+            self.assertEqual(done.returncode, 1)
+            self.assertIn('line 1 is no answer of `lssar run-batch`', done.stderr)
+            self.assertEqual(self.output.read_text(), text)
 
     def test_a_server_that_stays_away_ends_the_run_without_an_answer(self):
         self.input.write_text(line(1) + '\n')
@@ -252,9 +256,17 @@ class RunBatchTest(unittest.TestCase):
         self.input.write_text('')
         for flags in (('--max-concurrency', '0'), ('--patience', '-1')):
             self.assertEqual(self.run_batch(*flags).returncode, 2)
-        done = self.run_batch('--server', 'ftp://x')
-        self.assertEqual(done.returncode, 1)
-        self.assertIn('--server ftp://x: give HOST:PORT', done.stderr)
+        for server in 'ftp://x', 'x:99999', 'x:y', '[::1':
+            done = self.run_batch('--server', server)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(f'--server {server}: give HOST:PORT', done.stderr)
+            self.assertNotIn('Traceback', done.stderr)
+        for key in 'a\nb', 'cl\u00e9':
+            with mock.patch.dict(os.environ, LSSAR_API_KEY=key):
+                done = self.run_batch()
+            self.assertEqual(done.returncode, 1)
+            self.assertIn('LSSAR_API_KEY must be printable ASCII', done.stderr)
+            self.assertNotIn('Traceback', done.stderr)
 
 
 if __name__ == '__main__':

@@ -121,6 +121,14 @@ class ScriptedService(inference_pb2_grpc.InferenceServicer):
             with self.lock:
                 self.num_running -= 1
 
+    def Tokenize(self, request, context):
+        """Without an answer, until the client goes."""
+        self._enter(request)
+        gone = threading.Event()
+        if context.add_callback(gone.set):
+            gone.wait(120)
+        return pb.TokenizeReply()
+
     def Score(self, request, context):
         refusal = self._enter(request)
         if refusal and not refusal.after_first:

@@ -107,6 +107,8 @@ def _chat_message(message: object, name: str) -> pb.ChatMessage:
                           content=_content(content, f'the content of {name}'))
 
 
+Options = TypeVar('Options', types.GenerateOptions, types.ScoreOptions, types.EmbedOptions,
+                  types.AttentionOptions)
 Request = TypeVar('Request', pb.GenerateRequest, pb.CaptureAttentionRequest)
 
 
@@ -183,6 +185,12 @@ def _attention_override(change: object) -> dict[str, object]:
         values['p_by_length'] = [_powers(each, f'{place}.p_by_length[{i}]')
                                  for i, each in enumerate(steps)]
     return values
+
+
+def settled(options: Options) -> Options:
+    """The options of many calls, each of which reads them: with lists in place of iterators."""
+    return cast(Options, {name: list(value) if isinstance(value, Iterator) else value
+                          for name, value in options.items()})
 
 
 def _checked_options(method: str, options: Mapping[str, object],
@@ -271,6 +279,14 @@ def generate_request(prompt: types.Prompt, options: types.GenerateOptions) -> pb
     return request
 
 
+def check_call_options(options: types.CallOptions) -> None:
+    """Errors: TypeError for what is no option of a call that has one answer."""
+    for name in options:
+        if name not in CALL_OPTIONS:
+            raise TypeError(f'there is no option {name!r}; there is '
+                            f'{", ".join(sorted(CALL_OPTIONS))}')
+
+
 def tokenize_request(text: str, add_bos: bool | None) -> pb.TokenizeRequest:
     request = pb.TokenizeRequest(text=checked_text(text, 'text'))
     if add_bos is not None:
@@ -293,18 +309,14 @@ def context_and_continuations(item: object, index: int) -> types.ScoreItem:
     raise TypeError(f'items[{index}] must be (context, continuations), not {item!r}')
 
 
-def score_item(context: types.Text, continuations: Sequence[types.Text],
-               prefix_id: int | None) -> pb.ScoreItem:
-    """One item. `prefix_id`: the token that an empty context is replaced by; None: the server's
-    own choice, BOS."""
+def score_item(context: types.Text, continuations: Sequence[types.Text]) -> pb.ScoreItem:
+    """One item."""
     if isinstance(continuations, STRINGS):
         raise TypeError(f'continuations is the bare string {continuations!r}: give a list of '
                         f'continuations, [{continuations!r}]')
     if not isinstance(continuations, Iterable):
         raise TypeError(f'continuations must be a list, not {continuations!r}')
     item = pb.ScoreItem(context=text_or_tokens(context, 'context'))
-    if prefix_id is not None and not item.context.text and not item.context.tokens.ids:
-        item.context.tokens.ids.append(prefix_id)
     for i, continuation in enumerate(continuations):
         if is_id(continuation):
             raise TypeError(f'continuations[{i}] is {continuation!r}: each continuation is a text '
@@ -315,9 +327,9 @@ def score_item(context: types.Text, continuations: Sequence[types.Text],
     return item
 
 
-def is_empty(text: types.Text) -> bool:
+def has_no_context(item: pb.ScoreItem) -> bool:
     """True for a context without tokens of its own."""
-    return len(text) == 0 if isinstance(text, (str, Sequence)) else not token_ids(text, 'context')
+    return not item.context.text and not item.context.tokens.ids
 
 
 def score_request(items: Iterable[pb.ScoreItem], options: types.ScoreOptions) -> pb.ScoreRequest:

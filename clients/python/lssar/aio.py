@@ -63,9 +63,9 @@ class _Call(Generic[Request, Reply]):
             except grpc.RpcError as error:
                 failure = self._client._error(error)
             except asyncio.CancelledError:
-                if not self._is_cancelled.is_set():  # the task was cancelled, not the call
+                if not (self._is_cancelled.is_set() or self._client._has_ended_calls()):
                     self._call.cancel()
-                    raise
+                    raise  # the task was cancelled, not the call
                 failure = types.LssarError('CANCELLED', 'the client cancelled the call')
             wait = self._attempts.wait_after(failure, has_reply)
             if wait is None or await self._is_cancelled.wait_for(wait):
@@ -184,6 +184,7 @@ class AsyncClient:
         self._retry = retry or types.Retry(max_attempts=1)
         self._checkpoint_hash = checkpoint_hash
         self._prefix: tuple[int | None] | None = None
+        self._is_closed = False
         channel = (aio.insecure_channel(server, _channel.OPTIONS) if tls is None else
                    aio.secure_channel(server, _channel.credentials(tls), _channel.OPTIONS))
         self._channel = channel
@@ -227,7 +228,8 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the connection and its calls."""
+        """Ends the connection and its calls, which raise LssarError with CANCELLED."""
+        self._is_closed = True
         await self._channel.close()
 
     def stream(self, prompt: types.Prompt,
@@ -282,7 +284,7 @@ class AsyncClient:
         _batches.check_items(prompts, 'complete_many', 'a list of prompts')
         if concurrency < 1:
             raise ValueError(f'concurrency is {concurrency}: at least 1')
-        return self._complete_many(prompts, concurrency, progress, options)
+        return self._complete_many(prompts, concurrency, progress, _requests.settled(options))
 
     async def _complete_many(self, prompts: Iterable[types.Prompt] | AsyncIterable[types.Prompt],
                              concurrency: int, progress: bool, options: types.GenerateOptions
@@ -325,6 +327,7 @@ class AsyncClient:
             progress: show a tqdm bar.
         """
         _batches.check_items(items, 'score_many', 'a list of (context, continuations)')
+        options = _requests.settled(options)
         _requests.score_request((), options)  # a wrong option fails here, not with the first item
         return self._score_many(items, progress, options)
 
@@ -354,8 +357,7 @@ class AsyncClient:
         is replaced as in score(). A call that breaks after the first block is not repeated:
         ABORTED.
         """
-        prefix = await self._prefix_id() if _requests.is_empty(context) else None
-        item = _requests.score_item(context, [continuation], prefix)
+        item = await self._item(context, [continuation])
         request = _resume.pin_checkpoint(_requests.distributions_request(item, options),
                                          self._checkpoint_hash)
         replies = _requests.ArrayReplies()
@@ -375,16 +377,20 @@ class AsyncClient:
         async for item in async_iterate(items):
             context, continuations = _requests.context_and_continuations(item, num_items)
             num_items += 1
-            prefix = await self._prefix_id() if _requests.is_empty(context) else None
-            for part in parts.add(_requests.score_item(context, continuations, prefix)):
+            for part in parts.add(await self._item(context, continuations)):
                 yield part
         for part in parts.rest():
             yield part
 
-    async def _prefix_id(self) -> int | None:
-        if self._prefix is None:
-            self._prefix = (_requests.prefix_id(await self.get_info()),)
-        return self._prefix[0]
+    async def _item(self, context: types.Text, continuations: Sequence[types.Text]
+                    ) -> pb.ScoreItem:
+        item = _requests.score_item(context, continuations)
+        if _requests.has_no_context(item):
+            if self._prefix is None:
+                self._prefix = (_requests.prefix_id(await self.get_info()),)
+            if self._prefix[0] is not None:
+                item.context.tokens.ids.append(self._prefix[0])
+        return item
 
     async def embed(self, text: types.Text,
                     **options: Unpack[types.EmbedOptions]) -> types.Embedding:
@@ -431,6 +437,7 @@ class AsyncClient:
             progress: show a tqdm bar.
         """
         _batches.check_items(inputs, 'embed_many', 'a list of texts')
+        options = _requests.settled(options)
         _requests.embed_request((), options)  # a wrong option fails here, not with the first input
         return self._embed_many(inputs, progress, options)
 
@@ -460,6 +467,7 @@ class AsyncClient:
     async def attention(self, prompt: types.Prompt,
                         **options: Unpack[types.AttentionOptions]) -> types.Attention:
         """Returns the attention weights of chosen layers, heads and query tokens."""
+        options = _requests.settled(options)
         info = await self.get_info() if _requests.needs_info(options) else None
         request = _resume.pin_checkpoint(_requests.attention_request(prompt, options, info),
                                          self._checkpoint_hash)
@@ -495,18 +503,31 @@ class AsyncClient:
 
     async def _unary(self, method: aio.UnaryUnaryMultiCallable[UnaryRequest, UnaryReply],
                      request: UnaryRequest, options: types.CallOptions) -> UnaryReply:
+        _requests.check_call_options(options)
         attempts = self._attempts(options.get('timeout_s'))
         while True:
             try:
                 return await method(request, timeout=attempts.timeout(), metadata=self._metadata)
             except grpc.RpcError as error:
                 failure = self._error(error)
+            except asyncio.CancelledError:
+                if not self._has_ended_calls():
+                    raise  # the task was cancelled, not the call
+                failure = types.LssarError('CANCELLED', 'the client was closed')
             wait = attempts.wait_after(failure)
             if wait is None:
                 raise failure from None
             await asyncio.sleep(wait)
 
+    def _has_ended_calls(self) -> bool:
+        """True where it was close() that cancelled a call, and not its task's cancellation."""
+        task = asyncio.current_task()
+        return self._is_closed and not (task is not None and task.cancelling())
+
     def _attempts(self, timeout_s: float | None) -> Attempts:
+        """Errors: ValueError: the client is closed."""
+        if self._is_closed:
+            raise ValueError('the client is closed')
         return Attempts(self._retry, self._timeout_s if timeout_s is None else timeout_s)
 
     def _error(self, error: grpc.RpcError) -> types.LssarError:

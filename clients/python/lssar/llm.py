@@ -92,7 +92,11 @@ class LLM:
             concurrency: prompts that are sent at a time; the server batches them.
             options: more of types.GenerateOptions, such as attention_override.
         """
-        items = _as_list(prompts)
+        return self._generate(_as_list(prompts), sampling_params, use_tqdm, concurrency, options)
+
+    def _generate(self, items: list[types.Prompt], sampling_params: SamplingParams | None,
+                  use_tqdm: bool, concurrency: int, options: types.GenerateOptions
+                  ) -> list[RequestOutput]:
         merged = cast(types.GenerateOptions,
                       {**(sampling_params or SamplingParams()).options(), **options})
         results = self._guard(lambda: list(self._client.complete_many(
@@ -102,9 +106,14 @@ class LLM:
 
     def chat(self, messages: types.Chat | Sequence[types.Chat],
              sampling_params: SamplingParams | None = None, *, use_tqdm: bool = False,
+             concurrency: int = 64,
              **options: Unpack[types.GenerateOptions]) -> list[RequestOutput]:
         """The answer to each conversation: messages, or a list of such lists."""
-        return self.generate(_as_list(messages), sampling_params, use_tqdm=use_tqdm, **options)
+        chats = _as_list(messages)
+        for i, chat in enumerate(chats):
+            if not _is_chat(chat):
+                raise TypeError(f'messages[{i}] must be a list of messages, not {chat!r}')
+        return self._generate(chats, sampling_params, use_tqdm, concurrency, options)
 
     def score(self, items: Iterable[types.ScoreItem], *, use_tqdm: bool = False,
               **options: Unpack[types.ScoreOptions]) -> list[list[types.ContinuationScore]]:
@@ -185,9 +194,12 @@ def _close(connection: client.Client, server: OwnServer, pid: int) -> None:
 
 
 def _is_chat(value: object) -> bool:
-    """Whether this is a list of messages."""
-    return (isinstance(value, Sequence) and not isinstance(value, STRINGS) and bool(value)
-            and isinstance(value[0], (tuple, Mapping)))
+    """Whether this is a list of messages. A tuple may be a message or a chat of messages."""
+    if not isinstance(value, Sequence) or isinstance(value, STRINGS) or not value:
+        return False
+    first = value[0]
+    return isinstance(first, Mapping) or (isinstance(first, tuple) and bool(first)
+                                          and isinstance(first[0], str))
 
 
 def _as_list(value: types.Prompt | Sequence[types.Prompt]) -> list[types.Prompt]:

@@ -35,6 +35,7 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
+from lssar._channel import header_value
 from lssar._exit_code import exit_code
 
 URLS = ('/v1/chat/completions', '/v1/completions', '/v1/embeddings', '/v1/responses',
@@ -43,6 +44,8 @@ METHODS = ('POST',)
 # The same request may be answered later, unless X-Should-Retry is false.
 BUSY = frozenset({408, 429, 502, 503, 504})
 MAX_LINE_BYTES = 32 << 20  # the server's bound of a body
+ANSWER_START = b'{"id": "batch_req_'  # what Output writes
+NO_ANSWER = 'is no answer of `lssar run-batch`; give another OUT, or remove it'
 FIRST_WAIT_S, LAST_WAIT_S = 0.1, 10.0
 
 
@@ -147,6 +150,8 @@ class Output:
         with open(path, 'rb') as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b'\n'):
+                    if not ANSWER_START.startswith(line[:len(ANSWER_START)]):
+                        raise BatchError(f'{path}: line {number} {NO_ANSWER}')
                     break
                 size += len(line)
                 self._add(f'{path}: line {number}', line)
@@ -158,8 +163,7 @@ class Output:
             number = int(row['id'].removeprefix('batch_req_'))
             custom_id, error = row['custom_id'], row['error']
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise BatchError(f'{place} is no answer of `lssar run-batch`; give another OUT, or '
-                             'remove it') from None
+            raise BatchError(f'{place} {NO_ANSWER}') from None
         if number in self.done:
             raise BatchError(f'{place} answers line {number} of IN a second time')
         self.done[number] = custom_id
@@ -212,17 +216,24 @@ class Sender:
     def __init__(self, url: str, key: str | None, patience_s: float) -> None:
         """`patience_s`: how long a request is repeated while the server is busy or away.
 
-        Errors: BatchError: not the URL of a server.
+        Errors: BatchError: not the URL of a server, or no key.
         """
-        parts = urllib.parse.urlsplit(url if '://' in url else f'http://{url}')
-        if parts.scheme not in ('http', 'https') or not parts.hostname:
-            raise BatchError(f'--server {url}: give HOST:PORT, or a URL with http or https')
+        try:
+            parts = urllib.parse.urlsplit(url if '://' in url else f'http://{url}')
+            if parts.scheme not in ('http', 'https') or not parts.hostname:
+                raise ValueError('no address')
+            self._host, self._port = parts.hostname, parts.port
+        except ValueError as error:
+            raise BatchError(f'--server {url}: give HOST:PORT, or a URL with http or https '
+                             f'({error})') from None
         self._is_https = parts.scheme == 'https'
-        self._host, self._port = parts.hostname, parts.port
         self._base = parts.path.rstrip('/').removesuffix('/v1')
         self._headers = {'Content-Type': 'application/json'}
         if key:
-            self._headers['Authorization'] = f'Bearer {key}'
+            try:
+                self._headers['Authorization'] = f'Bearer {header_value("LSSAR_API_KEY", key)}'
+            except ValueError as error:
+                raise BatchError(str(error)) from None
         self._patience_s = patience_s
         self._local = threading.local()
         self.must_stop = threading.Event()
