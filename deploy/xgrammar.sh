@@ -74,17 +74,23 @@ change json_schema_converter.cc \
 refuse='if (json_string) XGRAMMAR_LOG(FATAL) << "not supported within JSON: " << regex;'
 change json_schema_converter.cc \
   "s/^  return AddSubGrammar(Grammar::FromEBNF(RegexToEBNF(regex.*\$/  $refuse\\n&/"
-# A count of 2^32 + 2 was 2. An escape of half a surrogate pair was a character, whose bytes are not
-# UTF-8. Bounds between which no number of six decimals lies were those of the empty text.
-change grammar_parser.cc 's/kMaxIntegerInGrammar = 1e15;/kMaxIntegerInGrammar = 1e9;/'
-is_half='(codepoint >> 11) == 27' # a surrogate
-refuse="if ($is_half || codepoint > 0x10FFFF) XGRAMMAR_LOG(FATAL) << \"an escape is no character\";"
+# A count of 2^32 + 2 was 2; one may be 10,000, as in a schema. An escape of half a surrogate pair
+# was a character, whose bytes are not UTF-8. Bounds between which no number of six decimals lies
+# were those of the empty text.
+change grammar_parser.cc 's/kMaxIntegerInGrammar = 1e15;/kMaxIntegerInGrammar = 10000;/'
+refuse='if (\1_bound > 10000) return ResultErr("a repetition may have at most 10000");'
+change fsm_builder.cc "s/^  \([a-z]*\)_bound = std::stoi(num_str);\$/&\\n  $refuse/"
+is_none='(codepoint >> 11) == 27 || codepoint > 0x10FFFF' # a surrogate, or beyond Unicode
+refuse="if ($is_none) XGRAMMAR_LOG(FATAL) << \"an escape is no character\";"
 change grammar_parser.cc \
   "s/^ *if (codepoint == CharHandlingError::kInvalidEscape) {\$/    $refuse\\n&/"
-change fsm_builder.cc "s/^  auto single = .*uint32_t codepoint) {\$/&\\n    $refuse/"
+begin='auto single = [\&](uint32_t codepoint) -> Result<RegexEscapeItem> {'
+refuse="if ($is_none) return ResultErr(\"an escape is no character\");"
+change fsm_builder.cc "s/^  auto single = .*uint32_t codepoint) {\$/  $begin\\n    $refuse/"
 refuse='XGRAMMAR_LOG(FATAL) << "no number of at most 6 decimals is within the bounds";'
 change json_schema_converter.cc "s/^ *return \"^()\\\$\";\$/$refuse/"
-change json_schema_converter.cc "s/^  std::ostringstream result;\$/  if (parts.empty()) $refuse\\n&/"
+change json_schema_converter.cc \
+  "s/^  std::ostringstream result;\$/  if (parts.empty()) $refuse\\n&/"
 # The cache of whole grammars keeps failures for ever; the server has its own. That of rules stays.
 change grammar_compiler.cc 's/^  if (!cache_enabled_) {$/  if (true) {/'
 

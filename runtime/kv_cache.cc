@@ -72,7 +72,7 @@ absl::StatusOr<PoolSize> ChoosePoolSize(const EngineOptions& options, int64_t se
         StrCat("kv_cache_bytes = ", options.kv_cache_bytes,
                " is more than the device has free: ", memory->Text()));
   }
-  return PoolSize{options.kv_cache_bytes, "kv_cache_bytes"};
+  return PoolSize{options.kv_cache_bytes, "--kv-cache-memory"};
 }
 
 std::optional<int64_t> ReadNumber(const std::string& path) {

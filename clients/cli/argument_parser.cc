@@ -63,6 +63,15 @@ Argument Argument::OneValueEach() const {
   return *this;
 }
 
+Argument Argument::AnyNumber() const {
+  // The least number ends what CLI11 takes here; with TakeAll it asks for none.
+  constexpr int kMost = CLI::detail::expected_max_vector_size;
+  option_->expected(kMost, kMost)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  return *this;
+}
+
 Argument Argument::OptionalValue() const {
   option_->expected(0, 1);
   return *this;

@@ -33,6 +33,9 @@ class Argument {
   Argument Environment(const std::string& variable) const;
   Argument OneValueEach()
       const;  // of a repeatable flag: what follows its value is another argument
+  // What stands without a flag: any number of values, each as it is. Without this CLI11 reads
+  // "[a,b]" as two.
+  Argument AnyNumber() const;
   Argument OptionalValue() const;  // the flag may stand alone
 
   std::string Name() const;

@@ -261,7 +261,9 @@ void AddConnectionFlags(ArgumentParser* parser, ConnectionFlags* flags) {
     const Argument& argument = arguments[i];
     argument.ValueName(argument.TypeName());
     if (argument.Name() == "--model") {
-      argument.Group(kGroup).Help("run the checkpoint in this directory, without a server");
+      // In a server's shell or container, LSSAR_MODEL is the server's: the command asks that one.
+      argument.Group(kGroup).Environment("").Help(
+          "run the checkpoint in this directory, without a server");
       flags->model_option = argument;
     } else {
       argument.Group("Only with --model (or LSSAR_MAX_MODEL_LEN, and so on, in the environment)");

@@ -246,11 +246,9 @@ class EmbedCommand : public Command {
  private:
   void AddInputFlags(ArgumentParser* parser) {
     constexpr char kGroup[] = "What to embed";
-    // CLI11 reads a positional "[a,b]" as two texts.
-    parser
-        ->Add("text", inputs_.texts,
-              "texts, each an input; - reads standard input; give text in [] with --file")
-        .ValueName("TEXT...");
+    parser->Add("text", inputs_.texts, "texts, each an input; - reads standard input")
+        .ValueName("TEXT...")
+        .AnyNumber();
     parser
         ->Add("--ids", inputs_.ids,
               "token ids instead of text: 2,17,300 or a file of uint16; repeatable")

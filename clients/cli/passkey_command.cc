@@ -165,7 +165,7 @@ absl::StatusOr<ResumableOutput> OpenOutput(const std::string& path, bool resume,
                                            std::vector<PasskeyTrial>* trials) {
   std::map<std::pair<int, int>, PasskeyTrial*> by_number;
   for (PasskeyTrial& trial : *trials) by_number[{trial.length, trial.number}] = &trial;
-  return ResumableOutput::Open(path, resume, served, flags, [&](const Json& line) {
+  return ResumableOutput::Open(path, resume, "trial", served, flags, [&](const Json& line) {
     const auto found = by_number.find({line.at("length").get<int>(), line.at("trial").get<int>()});
     return found == by_number.end() ? absl::OkStatus() : TakeAnswer(line, found->second);
   });

@@ -34,6 +34,11 @@ Json JobOf(const v1::GetInfoReply& served, const SchedulingFlags& flags) {
   return job;
 }
 
+absl::Status NoOutput(const std::string& path) {
+  return absl::FailedPreconditionError(
+      StrCat(path, " is not an output of this command in this version, so it cannot be resumed"));
+}
+
 absl::Status CheckLine(const std::string& path, const std::string& text, const Json& job,
                        const std::function<absl::Status(const Json&)>& on_line) {
   try {
@@ -45,13 +50,14 @@ absl::Status CheckLine(const std::string& path, const std::string& text, const J
     }
     return on_line(line);
   } catch (const Json::exception&) {
-    return absl::FailedPreconditionError(
-        StrCat(path, " is not an output of this command in this version, so it cannot be resumed"));
+    return NoOutput(path);
   }
 }
 
-// Reads the lines that end in a line feed. Returns the bytes of all of them.
-absl::StatusOr<uint64_t> ReadLines(const std::string& path, const Json& job,
+// Reads the lines that end in a line feed. Returns the bytes of all of them. What follows must be
+// the beginning of a line with `first_field`: it will be cut off.
+absl::StatusOr<uint64_t> ReadLines(const std::string& path, const std::string& first_field,
+                                   const Json& job,
                                    const std::function<absl::Status(const Json&)>& on_line) {
   std::ifstream file(path, std::ios::binary);
   if (!file.is_open()) {
@@ -64,14 +70,17 @@ absl::StatusOr<uint64_t> ReadLines(const std::string& path, const Json& job,
     RETURN_IF_ERROR(CheckLine(path, line, job, on_line));
   }
   if (file.bad()) return absl::InternalError(StrCat("cannot read ", path));
+  const std::string begin = StrCat("{\"", first_field, "\":");
+  if (!begin.starts_with(line.substr(0, begin.size()))) return NoOutput(path);
   return num_bytes;
 }
 
 }  // namespace
 
 absl::StatusOr<ResumableOutput> ResumableOutput::Open(
-    const std::string& path, bool resume, const v1::GetInfoReply& served,
-    const SchedulingFlags& flags, const std::function<absl::Status(const Json&)>& on_line) {
+    const std::string& path, bool resume, const std::string& first_field,
+    const v1::GetInfoReply& served, const SchedulingFlags& flags,
+    const std::function<absl::Status(const Json&)>& on_line) {
   ResumableOutput output;
   output.path_ = path;
   output.job_ = JobOf(served, flags);
@@ -81,7 +90,7 @@ absl::StatusOr<ResumableOutput> ResumableOutput::Open(
       return absl::AlreadyExistsError(
           StrCat(path, " exists; continue it with --resume, or name another file"));
     }
-    ASSIGN_OR_RETURN(const uint64_t num_bytes, ReadLines(path, output.job_, on_line));
+    ASSIGN_OR_RETURN(const uint64_t num_bytes, ReadLines(path, first_field, output.job_, on_line));
     fs::resize_file(path, num_bytes, error);
     if (error) {
       return absl::PermissionDeniedError(StrCat("cannot write ", path, ": ", error.message()));

@@ -22,6 +22,7 @@ class ResumableOutput {
   // Opens `path`. With `resume`, continues after the lines that are there, each of which on_line
   // gets, and cuts off a last one that is incomplete (the job was killed while it wrote); without,
   // the file must not exist. Nothing is cut off if there is an error.
+  // `first_field`: with which each line begins.
   // `served`, `flags`: what decides a line's numbers besides the job's input. Each line has it:
   // those of several checkpoints, tokenizers, types, devices or attentions are never in one file.
   // `on_line` may throw Json::exception: the line is of another command.
@@ -29,8 +30,9 @@ class ResumableOutput {
   //         another command, or was computed otherwise; PERMISSION_DENIED: it cannot be written;
   //         INTERNAL: reading failed; those of on_line
   static absl::StatusOr<ResumableOutput> Open(
-      const std::string& path, bool resume, const v1::GetInfoReply& served,
-      const SchedulingFlags& flags, const std::function<absl::Status(const Json&)>& on_line);
+      const std::string& path, bool resume, const std::string& first_field,
+      const v1::GetInfoReply& served, const SchedulingFlags& flags,
+      const std::function<absl::Status(const Json&)>& on_line);
 
   // Appends a line. It is with the operating system when this returns, so a kill does not lose it.
   // Errors  RESOURCE_EXHAUSTED: it cannot be written, for example because the disk is full

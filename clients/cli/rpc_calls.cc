@@ -273,7 +273,7 @@ absl::StatusOr<std::vector<InputVectors>> RunEmbed(Service* stub, const v1::Embe
     if (block.input() < 0 || block.input() >= request.inputs_size()) continue;
     InputVectors& input = inputs[size_t(block.input())];
     if (input.size == 0) input.size = block.size();
-    input.num_layers = std::max(block.num_layers(), 1);
+    input.num_layers = std::max(request.layers_size(), 1);
     const size_t num_before = input.values.size();
     input.values.insert(input.values.end(), block.values().begin(), block.values().end());
     for (size_t i = 0; i + 1 < block.fp16_values().size(); i += sizeof(uint16_t)) {
@@ -283,6 +283,7 @@ absl::StatusOr<std::vector<InputVectors>> RunEmbed(Service* stub, const v1::Embe
     }
     is_malformed =
         is_malformed || block.size() <= 0 || block.size() != input.size ||
+        std::max(block.num_layers(), 1) != input.num_layers ||
         (input.values.size() - num_before) % (size_t(block.size()) * size_t(input.num_layers)) != 0;
     if (is_malformed) break;
   }

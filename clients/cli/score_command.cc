@@ -137,15 +137,16 @@ class ScoreCommand : public Command {
     parser->Add("--text", text_, "the same of a text; - is standard input")
         .ValueName("FILE")
         .Group("Loss by length");
-    parser->Add("--lengths", lengths_, "tokens per row [2K is 2048; default 1K,2K,4K,8K,16K]")
-        .ValueName("LIST")
-        .Group("Loss by length");
-    parser
-        ->Add("--rows", num_rows_,
-              "rows of each length [1 to 1024; default 8, or what 32K tokens hold]")
-        .ValueName("N")
-        .Group("Loss by length")
-        .Range(1, 1024);
+    of_loss_ = {
+        parser->Add("--lengths", lengths_, "tokens per row [2K is 2048; default 1K,2K,4K,8K,16K]")
+            .ValueName("LIST")
+            .Group("Loss by length"),
+        parser
+            ->Add("--rows", num_rows_,
+                  "rows of each length [1 to 1024; default 8, or what 32K tokens hold]")
+            .ValueName("N")
+            .Group("Loss by length")
+            .Range(1, 1024)};
     parser->AddSwitch("--json", json_, "one JSON object per line: an item, or all lengths")
         .Group("Output");
     AddFigureFlag(parser, &figure_path_);
@@ -168,7 +169,13 @@ class ScoreCommand : public Command {
         return absl::InvalidArgumentError(
             "--ids and --text exclude --context, --continuation, --file and --input");
       }
+      RETURN_IF_ERROR(CheckNoneIsGiven(of_items_, "--continuation, --file and --input"));
+      RETURN_IF_ERROR(CheckNoneIsGiven(of_files_, "--file and --input"));
       return RunLossByLength();
+    }
+    RETURN_IF_ERROR(CheckNoneIsGiven(of_loss_, "--ids and --text"));
+    if (!file_.has_value() && !input_.has_value()) {
+      RETURN_IF_ERROR(CheckNoneIsGiven(of_files_, "--file and --input"));
     }
     if (!figure_path_.empty()) {
       return absl::InvalidArgumentError(
@@ -188,6 +195,14 @@ class ScoreCommand : public Command {
   }
 
  private:
+  static absl::Status CheckNoneIsGiven(const std::vector<Argument>& arguments, const char* others) {
+    for (const Argument& argument : arguments) {
+      if (!argument.IsGiven()) continue;
+      return absl::InvalidArgumentError(StrCat(argument.Name(), " applies with ", others, " only"));
+    }
+    return absl::OkStatus();
+  }
+
   void AddTextFlags(ArgumentParser* parser) {
     constexpr char kGroup[] = "What to score";
     parser
@@ -206,12 +221,13 @@ class ScoreCommand : public Command {
             "ids, any number of lines; - is standard input")
         .ValueName("FILE")
         .Group(kGroup);
-    parser
-        ->Add("--max-concurrency", max_concurrency_,
-              "calls of 64 items in flight, with --file and --input [1 to 64; default 2]")
-        .ValueName("N")
-        .Group(kGroup)
-        .Range(1, 64);
+    of_files_ = {
+        parser
+            ->Add("--max-concurrency", max_concurrency_,
+                  "calls of 64 items in flight, with --file and --input [1 to 64; default 2]")
+            .ValueName("N")
+            .Group(kGroup)
+            .Range(1, 64)};
     parser
         ->Add("--input", input_,
               "JSON lines as of --file, of which an invalid one has its error in its place "
@@ -225,10 +241,10 @@ class ScoreCommand : public Command {
         .Group("Output");
     parser->AddSwitch("--resume", resume_, "go on after the last complete line of --output")
         .Group("Output");
-    parser
-        ->AddSwitch("--tokens", tokens_,
-                    "show each token's logprob [nats] and the most probable token")
-        .Group("Output");
+    of_items_ = {parser
+                     ->AddSwitch("--tokens", tokens_,
+                                 "show each token's logprob [nats] and the most probable token")
+                     .Group("Output")};
   }
 
   absl::Status ScoreItems() {
@@ -280,18 +296,21 @@ class ScoreCommand : public Command {
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     RETURN_IF_ERROR(ReadPrecision(connection->Stub()));
     int64_t first = 0;
-    ASSIGN_OR_RETURN(
-        ResumableOutput output,
-        ResumableOutput::Open(*output_, resume_, served_, scheduling_, [&](const Json& line) {
-          first = line.at("line").get<int64_t>();
-          return absl::OkStatus();
-        }));
+    int64_t num_before = 0;
+    int64_t num_invalid = 0;  // those before too
+    ASSIGN_OR_RETURN(ResumableOutput output,
+                     ResumableOutput::Open(*output_, resume_, "line", served_, scheduling_,
+                                           [&](const Json& line) {
+                                             first = line.at("line").get<int64_t>();
+                                             ++num_before;
+                                             num_invalid += line.contains("error") ? 1 : 0;
+                                             return absl::OkStatus();
+                                           }));
     RETURN_IF_ERROR(reader.SkipTo(first));
     Interrupt interrupt;
     ProgressBar progress("scoring", num_rows.value_or(ProgressBar::kUnknownTotal));
     progress.Advance(first, "");
     int64_t num_done = 0;
-    int64_t num_invalid = 0;
     const auto on_row = [&](int64_t line_number, const ScoredRow& row) {
       ++num_done;
       num_invalid += row.ok() ? 0 : 1;
@@ -305,7 +324,7 @@ class ScoreCommand : public Command {
     std::fprintf(stderr, "%s\n",
                  Dim(StderrTerminal(), StrCat(num_done, " rows scored into ", *output_)).c_str());
     if (num_invalid == 0) return absl::OkStatus();
-    return absl::FailedPreconditionError(StrCat(num_invalid, " of ", num_done,
+    return absl::FailedPreconditionError(StrCat(num_invalid, " of ", num_before + num_done,
                                                 " rows are invalid; each has its error in ",
                                                 *output_, ", and the others have their scores"));
   }
@@ -351,6 +370,8 @@ class ScoreCommand : public Command {
     return figure.Draw([&] { return json; });
   }
 
+  // Arguments of one of the three uses.
+  std::vector<Argument> of_loss_, of_files_, of_items_;
   std::optional<std::string> context_;
   std::vector<std::string> continuations_;
   std::optional<std::string> file_;

@@ -91,8 +91,10 @@ def one_argument(argument: ast.arg, default: ast.expr | None) -> str:
 def signature(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> str:
     """The call as it is written in a program, with types."""
     function.args.args = [each for each in function.args.args if each.arg != 'self']
-    returns = f' -> {ast.unparse(function.returns)}' if function.name != '__init__' else ''
-    call = f'{"await " if isinstance(function, ast.AsyncFunctionDef) else ""}{name}('
+    kind = ast.unparse(function.returns) if function.returns else ''
+    returns = f' -> {kind}' if function.name != '__init__' else ''
+    is_awaited = isinstance(function, ast.AsyncFunctionDef) and not kind.startswith('AsyncIterator')
+    call = f'{"await " if is_awaited else ""}{name}('
     text = short(f'{call}{ast.unparse(function.args)}){returns}')
     if len(text) <= MAX_COLUMNS:
         return text

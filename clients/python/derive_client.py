@@ -16,18 +16,18 @@ TEXTS = {
     'asyncio.sleep': 'time.sleep',
     # The call's own cancellation is a grpc.RpcError here.
     """            except asyncio.CancelledError:
-                if not (self._is_cancelled.is_set() or self._client._has_ended_calls()):
+                if not self._is_cancelled.is_set():  # the task was cancelled, not the call
                     self._call.cancel()
-                    raise  # the task was cancelled, not the call
+                    raise
                 failure = types.LssarError('CANCELLED', 'the client cancelled the call')
 """: '',
     """            except asyncio.CancelledError:
-                if not self._has_ended_calls():
+                if not self._has_ended_call():
                     raise  # the task was cancelled, not the call
                 failure = types.LssarError('CANCELLED', 'the client was closed')
 """: '',
-    """    def _has_ended_calls(self) -> bool:
-        \"\"\"True where it was close() that cancelled a call, and not its task's cancellation.\"\"\"
+    """    def _has_ended_call(self) -> bool:
+        \"\"\"True where it was close() that cancelled the call of this task, which goes on.\"\"\"
         task = asyncio.current_task()
         return self._is_closed and not (task is not None and task.cancelling())
 

@@ -21,7 +21,6 @@ inline constexpr int kCudaOutOfMemory = 2;
 inline constexpr int kCudaInvalidConfiguration = 9;
 inline constexpr int kCudaDriverTooOld = 35;
 inline constexpr int kCudaNoDevice = 100;
-inline constexpr int kCudaInvalidDevice = 101;
 inline constexpr int kCudaNoKernelForDevice = 209;
 inline constexpr int kCudaJitCompilerNotFound = 221;
 inline constexpr int kCudaUnsupportedPtxVersion = 222;

@@ -237,7 +237,10 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(
   }
   std::vector<uint32_t> mask(size_t(xgrammar::GetBitmaskSize(state_->num_ids)));
   const auto matcher = grammar->NewMatcher();
-  RETURN_IF_ERROR(matcher->FillMask(mask));
+  if (!matcher->FillMask(mask).ok()) {
+    return absl::InvalidArgumentError(
+        "is too ambiguous: its first token alone takes too much work");
+  }
   const bool is_empty = std::ranges::all_of(mask, [](uint32_t word) { return word == 0; });
   if (is_empty && !matcher->IsComplete()) {
     return absl::InvalidArgumentError(

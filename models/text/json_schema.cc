@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -99,7 +101,12 @@ class SchemaBuilder final : public JsonBuilder<Json> {
   }
 
  private:
-  bool OnValue(const Json& /*value*/) override {
+  bool OnValue(const Json& value) override {
+    // xgrammar would read it as a float.
+    constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+    if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(kMax)) {
+      return Fail(StrCat("has the number ", value.dump(), "; an integer may be at most ", kMax));
+    }
     if (++num_values_ <= kMaxSchemaValues) return true;
     return Fail(StrCat("has more than ", kMaxSchemaValues, " values; it may have so many"));
   }
@@ -319,7 +326,7 @@ class SchemaReader {
     }
     for (const std::string_view name : kCounts) {
       if (!schema->contains(std::string(name))) continue;
-      RETURN_IF_ERROR(CheckCount((*schema)[std::string(name)], name, path));
+      RETURN_IF_ERROR(ReadCount(&(*schema)[std::string(name)], name, path));
     }
     const auto has = [&types](std::string_view type) {
       return std::ranges::find(types, type) != types.end();
@@ -331,6 +338,7 @@ class SchemaReader {
                                            "additionalProperties", "unevaluatedProperties"})) {
       (*schema)["additionalProperties"] = true;
     }
+    if (has("number")) RETURN_IF_ERROR(CheckBounds(*schema, path));
     if (has("array")) RETURN_IF_ERROR(ReadArray(schema, path));
     if (has("object")) RETURN_IF_ERROR(ReadObject(schema, path));
     return absl::OkStatus();
@@ -340,12 +348,29 @@ class SchemaReader {
     return std::ranges::any_of(names, [&](const char* name) { return schema.contains(name); });
   }
 
-  absl::Status CheckCount(const Json& value, std::string_view name, const std::string& path) {
-    const bool is_count = value.is_number_integer() && value >= 0 && value <= kMaxSchemaRepeats;
-    if (is_count) return absl::OkStatus();
-    return Rejected(StrCat("has ", name, " ", Shorten(value.dump(), 24), "; it must be in [0, ",
+  // 2.0 is a count, too.
+  absl::Status ReadCount(Json* value, std::string_view name, const std::string& path) {
+    if (HasType(*value, "integer") && *value >= 0 && *value <= kMaxSchemaRepeats) {
+      *value = value->get<int>();
+      return absl::OkStatus();
+    }
+    return Rejected(StrCat("has ", name, " ", Shorten(value->dump(), 24), "; it must be in [0, ",
                            kMaxSchemaRepeats, "]"),
                     path);
+  }
+
+  // A number's bounds are floats to xgrammar.
+  absl::Status CheckBounds(const Json& schema, const std::string& path) {
+    constexpr int64_t kMaxExact = int64_t{1} << 53;
+    for (const std::string_view name : kOfNumbers) {
+      const auto bound = schema.find(std::string(name));
+      if (bound == schema.end() || !bound->is_number_integer()) continue;
+      if (*bound >= -kMaxExact && *bound <= kMaxExact) continue;
+      return Rejected(StrCat("has ", name, " ", bound->dump(), "; of a number it must be in [",
+                             -kMaxExact, ", ", kMaxExact, "]"),
+                      path);
+    }
+    return absl::OkStatus();
   }
 
   absl::Status ReadArray(Json* schema, const std::string& path) {

@@ -56,7 +56,7 @@ struct ParseContext {
   bool add_bos = true;  // to a chat, where the checkpoint does and the template has not
 };
 
-// Of the most probable ids at a position, how many a request may ask for: a vocabulary may be small.
+// The most probable ids at a position that a request may ask for: a vocabulary may be small.
 inline int MaxLogprobs(const ModelConfig& config) {
   return std::min(limits::kMaxLogprobs, config.vocab_size);
 }

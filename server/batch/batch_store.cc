@@ -24,6 +24,7 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "base/utf8.h"
 #include "server/batch/batch_row.h"
 
 namespace lssar {
@@ -172,6 +173,10 @@ std::string BatchStore::ContentPath(std::string_view id) const {
 absl::StatusOr<std::unique_ptr<BatchStore>> BatchStore::Open(const Options& options) {
   std::unique_ptr<BatchStore> store(new BatchStore(options));
   const std::string& path = options.directory;
+  // Errors of files are in answers.
+  if (const absl::Status status = CheckUtf8(path); !status.ok()) {
+    return absl::InvalidArgumentError(StrCat("--batch-dir: ", status.message()));
+  }
   store->directory_.Reset(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!store->directory_.IsOpen()) {
     const absl::Status status = FileError(path, errno);

@@ -477,6 +477,13 @@ absl::Status CheckBatches(const ServerOptions& options) {
   return absl::InvalidArgumentError("--batch-dir needs the HTTP port: leave --http-listen off out");
 }
 
+absl::Status CheckPromptLookup(const EngineOptions& options) {
+  if (options.prompt_lookup_min <= options.prompt_lookup_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat("--prompt-lookup-min is ", options.prompt_lookup_min,
+                                           "; it must be at most --prompt-lookup-max, ",
+                                           options.prompt_lookup_max));
+}
+
 std::vector<Flag> AllFlags(ServerOptions& options) {
   std::vector<Flag> flags = ModelFlags(options.model);
   for (auto* make_flags : {ServerFlags, ConnectionFlags, HttpFlags, SecurityFlags}) {
@@ -579,6 +586,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
     return Usage("--model DIR is missing; for a first try: --model models/zoo/lssar-6m");
   }
   for (const absl::Status& status : {CheckTls(line.options.tls), CheckBatches(line.options),
+                                     CheckPromptLookup(line.options.model.engine),
                                      ChooseSpeculativeMethod(line.options.model).status()}) {
     if (!status.ok()) return Usage(std::string(status.message()));
   }

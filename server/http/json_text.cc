@@ -27,11 +27,15 @@ class StrictBuilder final : public JsonBuilder<Json> {
   bool parse_error(size_t position, const std::string& /*token*/,
                    const nlohmann::detail::exception& error) override {
     // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": the reason alone.
-    const std::string_view what = error.what();
-    const size_t reason = what.find(": ");
-    return Fail(StrCat("the body is not JSON at byte ", position, ": ",
-                       Shorten(reason == std::string_view::npos ? what : what.substr(reason + 2),
-                               kMaxReasonBytes)));
+    std::string_view what = error.what();
+    for (const std::string_view end : {": ", "] "}) {
+      if (const size_t at = what.find(end); at != std::string_view::npos) {
+        what.remove_prefix(at + end.size());
+        break;
+      }
+    }
+    return Fail(
+        StrCat("the body is not JSON at byte ", position, ": ", Shorten(what, kMaxReasonBytes)));
   }
 
   bool IsStopped() const { return is_stopped_; }

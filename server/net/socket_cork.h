@@ -10,7 +10,7 @@
 namespace lssar {
 
 // gRPC writes each message with a system call of its own. A corked socket collects what is written;
-// Uncork sends it in as few packets as possible. The kernel sends by itself after 200 ms.
+// EndWrites sends it in as few packets as possible. The kernel sends by itself after 200 ms.
 //
 // Threads  Get: any. Everything else: the thread of ReplyWriter
 class SocketCork {

@@ -10,6 +10,7 @@ import time
 import unittest
 
 from fake_server import FakeService, RunningFake
+from lssar.v1 import inference_pb2 as pb
 from lssar._prefix import HEADER, prefix_key
 from programs import CLI, clean_environment, run_cli
 
@@ -175,6 +176,7 @@ class ScoreRowsTest(unittest.TestCase):
                           if 'error' not in line], [*[-i for i in range(100)],
                                                     *[-i for i in range(70)]])
         self.assertEqual({line['checkpoint_hash'] for line in lines}, {'a'})
+        self.assertIn('2 of 172 rows are invalid', self.score('--resume', code=1).stderr)
 
     def test_a_killed_run_goes_on(self):
         self.input.write_text(item_lines(1000))
@@ -208,8 +210,14 @@ class ScoreRowsTest(unittest.TestCase):
                       self.score('--resume', service=other, code=1).stderr)
         self.input.write_text(item_lines(3))
         self.assertIn('it is of another input', self.score('--resume', code=1).stderr)
-        self.output.write_text('{"id": 3}\n')
-        self.assertIn('is not an output of this command', self.score('--resume', code=1).stderr)
+        # The last could be a line that was not written whole: it is not one of this command.
+        for text in '{"id": 3}\n', 'notes', '{"id": 3}', '{"line', '{"trial":1':
+            self.output.write_text(text)
+            is_begun = text == '{"line'
+            done = self.score('--resume', code=0 if is_begun else 1)
+            if not is_begun:
+                self.assertIn('is not an output of this command', done.stderr)
+                self.assertEqual(self.output.read_text(), text)
         self.assertIn('go together', run_cli('score', '--input', 'x', model=False).stderr)
 
     def test_a_server_that_ends_is_tried_again(self):
@@ -224,6 +232,21 @@ class ScoreRowsTest(unittest.TestCase):
         self.assertIn('no answer after 6 attempts: draining', self.score(service=away,
                                                                          code=1).stderr)
         self.assertEqual(self.output.read_text(), '')
+
+
+class EmbedTest(unittest.TestCase):
+
+    def test_layers_that_were_not_asked_for_are_an_error(self):
+        class Service(FakeService):
+            def Embed(self, request, context):
+                yield pb.EmbedReply(vectors=pb.EmbeddingVectors(
+                    size=1, num_layers=200000, values=[0.5] * 200000))
+
+        with RunningFake(Service()) as fake:
+            for flags in ((), ('--layers', '0,1')):
+                done = run_cli('embed', 'x', *flags, '--server', fake.address, model=False)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn('the server sent vectors of different sizes', done.stderr)
 
 
 class LoadingTest(unittest.TestCase):

@@ -183,7 +183,15 @@ class ScoreTest(unittest.TestCase):
                          json.loads(swept.stdout)['values'][0]['lengths'])
         for arguments, message in (
                 (('--ids', '2,3', '--text', '-'), '--ids and --text exclude each other'),
-                (('--text', '-', '--context', 'x'), '--ids and --text exclude --context')):
+                (('--text', '-', '--context', 'x'), '--ids and --text exclude --context'),
+                (('--text', '-', '--tokens'),
+                 '--tokens applies with --continuation, --file and --input only'),
+                (('--ids', '2,3', '--max-concurrency', '2'),
+                 '--max-concurrency applies with --file and --input only'),
+                (('--continuation', 'x', '--max-concurrency', '2'),
+                 '--max-concurrency applies with --file and --input only'),
+                (('--continuation', 'x', '--rows', '2'), '--rows applies with --ids and --text'),
+                (('--file', '-', '--lengths', '1K'), '--lengths applies with --ids and --text')):
             done = run_cli('score', *arguments, model=False)
             self.assertEqual(done.returncode, 2)
             self.assertIn(message, done.stderr)
@@ -336,13 +344,13 @@ class EmbedTest(unittest.TestCase):
         self.assertIn('regression, 3 outputs', info.stdout)
 
     def test_one_line_per_input_with_size_norm_and_elements(self):
-        done = run_cli('embed', 'The river', 'a, b')
+        texts = ['The river', 'a, b', '[INST] hi, you [/INST]', '[a, b]']
+        done = run_cli('embed', *texts)
         self.assertEqual((done.returncode, done.stderr), (0, ''))
         lines = done.stdout.splitlines()
-        vectors = self.vectors('The river', 'a, b')
+        vectors = self.vectors(*texts)
         self.assertEqual(lines[0].split(), ['size', 'norm', 'elements', 'input'])
-        self.assertEqual([line[line.index('...') + 5:] for line in lines[1:]],
-                         ['The river', 'a, b'])
+        self.assertEqual([line[line.index('...') + 5:] for line in lines[1:]], texts)
         for line, [vector] in zip(lines[1:], vectors):
             size, norm, *elements = line[:line.index('...')].split()
             self.assertEqual(int(size), len(vector))
@@ -662,6 +670,10 @@ class UsageTest(unittest.TestCase):
             self.expect_usage(f'{flags[0]} applies with --model DIR only', 'info', '--server',
                               'localhost:1', *flags)
         self.expect_usage('--tls applies to a server', 'info', '--tls', model=True)
+        # A server's own variable does not make a model of this process.
+        done = run_cli('info', '--dtype', 'fp16', model=False, LSSAR_MODEL=MODEL)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('--dtype applies with --model DIR only', done.stderr)
         # A variable of the environment is no mistake of this command line.
         with RunningServer() as server:
             done = run_cli('info', '--server', server.address, model=False,

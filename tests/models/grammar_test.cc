@@ -258,6 +258,10 @@ TEST_F(GrammarTest, BadSourcesAreRefused) {
   // Counts have 32 bits in xgrammar.
   EXPECT_THAT(Refusal(Kind::kRegex, "a{4294967298}"), HasSubstr("is refused: "));
   EXPECT_THAT(Refusal(Kind::kRegex, "a{2,4294967299}"), HasSubstr("is refused: "));
+  EXPECT_THAT(Refusal(Kind::kRegex, "a{10001}"), HasSubstr("is refused: "));
+  EXPECT_TRUE(Compile(Kind::kRegex, "a{10000}").ok());
+  EXPECT_THAT(Refusal(Kind::kJsonSchema, R"({"type":"string","pattern":"a{10001}"})"),
+              HasSubstr("is refused: "));
   EXPECT_THAT(Refusal(Kind::kEbnf, "root ::= \"a\"{4294967298}"), HasSubstr("is refused: "));
   // Escapes of what is no character: no text in UTF-8 fits.
   for (const char* escape :

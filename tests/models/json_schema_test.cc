@@ -50,6 +50,7 @@ TEST(JsonSchema, WhatIsOpenIsSaid) {
   // The keywords say which type they are about.
   EXPECT_EQ(Prepared(R"({"properties":{"a":{}}})"), R"({"properties":{"a":{}},"type":"object"})");
   EXPECT_EQ(Prepared(R"({"minLength":2})"), R"({"minLength":2,"type":"string"})");
+  EXPECT_EQ(Prepared(R"({"minLength":2.0})"), R"({"minLength":2,"type":"string"})");
   EXPECT_EQ(Prepared(R"({"minimum":2,"pattern":"a"})"),
             R"({"minimum":2,"pattern":"a","type":["number","string"]})");
   EXPECT_EQ(Prepared(R"({"type":"integer","enum":[3,4]})"), R"({"enum":[3,4]})");
@@ -100,6 +101,12 @@ TEST(JsonSchema, WhatIsNotEnforcedIsRefusedByNameAndPlace) {
       {R"({"patternProperties":{"a":{},"b":{}}})", "several patterns"},
       {R"({"type":"object","additionalProperties":{},"minProperties":2})", "minProperties above 1"},
       {R"({"type":"string","minLength":-1})", "has minLength -1; it must be in [0, 10000]"},
+      {R"({"type":"string","minLength":1.5})", "has minLength 1.5; it must be in [0, 10000]"},
+      {R"({"const":18446744073709551615})",
+       "has the number 18446744073709551615; an integer may be at most 9223372036854775807"},
+      {R"({"type":"number","maximum":9007199254740993})",
+       "has maximum 9007199254740993; of a number it must be in [-9007199254740992, "
+       "9007199254740992]"},
       {R"({"type":"string","maxLength":10001})", "has maxLength 10001"},
       {R"({"type":"array","maxItems":1.5})", "has maxItems 1.5"},
       {R"({"properties":[]})", "properties, which is no object"},

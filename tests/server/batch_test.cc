@@ -275,6 +275,8 @@ TEST_F(BatchStoreTest, ABrokenDirectoryIsRefusedWithASentence) {
   const auto missing = BatchStore::Open({.directory = "/nonexistent"});
   EXPECT_TRUE(absl::IsNotFound(missing.status()));
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr("--batch-dir /nonexistent"));
+  EXPECT_THAT(std::string(BatchStore::Open({.directory = "/tmp/d\xff"}).status().message()),
+              HasSubstr("--batch-dir: text is not UTF-8: byte 6 of 7 is 255"));
   const std::string path = StrCat(directory_.Path(), "/batch_", std::string(24, 'b'), ".json");
   for (const std::string text : {"{", "{}", "[]", R"({"id":5})"}) {
     std::filesystem::remove(path);

@@ -40,7 +40,7 @@ def check_server(server: str) -> str:
     return server
 
 
-def header_value(name: str, value: str) -> str:
+def _header(name: str, value: str) -> str:
     """Returns `value`. Errors: ValueError where a header cannot carry it."""
     if not value or not all('!' <= char <= '~' for char in value):
         raise ValueError(f'{name} must be printable ASCII without spaces')
@@ -51,9 +51,9 @@ def metadata(api_key: str | None, served_model_name: str | None) -> tuple[tuple[
     """Metadata of each call. Errors: ValueError."""
     pairs = []
     if api_key is not None:
-        pairs.append(('authorization', f'Bearer {header_value("api_key", api_key)}'))
+        pairs.append(('authorization', f'Bearer {_header("api_key", api_key)}'))
     if served_model_name is not None:
-        pairs.append(('x-lssar-model', header_value('served_model_name', served_model_name)))
+        pairs.append(('x-lssar-model', _header('served_model_name', served_model_name)))
     return tuple(pairs)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import collections
 import contextlib
 import threading
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from concurrent import futures
 from typing import Generic, Protocol, TypeVar
@@ -23,6 +24,26 @@ class _Cancellable(Protocol):
 
 
 Stream = TypeVar('Stream', bound=_Cancellable)
+
+
+class OpenCalls:
+    """The streams that a client ends when it is closed. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls = weakref.WeakSet[_Cancellable]()
+
+    def add(self, call: _Cancellable) -> None:
+        """For as long as `call` exists."""
+        with self._lock:
+            self._calls.add(call)
+
+    def cancel(self) -> None:
+        """Ends them all."""
+        with self._lock:
+            calls = list(self._calls)
+        for call in calls:
+            call.cancel()
 
 
 async def async_iterate(values: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[T, None]:

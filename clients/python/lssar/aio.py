@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from lssar.v1 import inference_pb2 as pb
 from lssar import _batches, _channel, _prefix, _requests, _resume, types
-from lssar._concurrency import AsyncEvent, AsyncWorkers, async_iterate
+from lssar._concurrency import AsyncEvent, AsyncWorkers, OpenCalls, async_iterate
 from lssar._retry import Attempts, check_timeout, to_error
 
 Request = TypeVar('Request', bound=_prefix.KeyedRequest)
@@ -38,6 +38,7 @@ class _Call(Generic[Request, Reply]):
         self._metadata = (*client._metadata, (_prefix.HEADER, _prefix.prefix_key(request)))
         self._attempts = client._attempts(timeout_s)
         self._is_cancelled = AsyncEvent()
+        client._open_calls.add(self)
         self._start()
 
     def _start(self) -> None:
@@ -63,9 +64,9 @@ class _Call(Generic[Request, Reply]):
             except grpc.RpcError as error:
                 failure = self._client._error(error)
             except asyncio.CancelledError:
-                if not (self._is_cancelled.is_set() or self._client._has_ended_calls()):
+                if not self._is_cancelled.is_set():  # the task was cancelled, not the call
                     self._call.cancel()
-                    raise  # the task was cancelled, not the call
+                    raise
                 failure = types.LssarError('CANCELLED', 'the client cancelled the call')
             wait = self._attempts.wait_after(failure, has_reply)
             if wait is None or await self._is_cancelled.wait_for(wait):
@@ -185,6 +186,7 @@ class AsyncClient:
         self._checkpoint_hash = checkpoint_hash
         self._prefix: tuple[int | None] | None = None
         self._is_closed = False
+        self._open_calls = OpenCalls()
         channel = (aio.insecure_channel(server, _channel.OPTIONS) if tls is None else
                    aio.secure_channel(server, _channel.credentials(tls), _channel.OPTIONS))
         self._channel = channel
@@ -230,6 +232,7 @@ class AsyncClient:
     async def close(self) -> None:
         """Ends the connection and its calls, which raise LssarError with CANCELLED."""
         self._is_closed = True
+        self._open_calls.cancel()
         await self._channel.close()
 
     def stream(self, prompt: types.Prompt,
@@ -511,7 +514,7 @@ class AsyncClient:
             except grpc.RpcError as error:
                 failure = self._error(error)
             except asyncio.CancelledError:
-                if not self._has_ended_calls():
+                if not self._has_ended_call():
                     raise  # the task was cancelled, not the call
                 failure = types.LssarError('CANCELLED', 'the client was closed')
             wait = attempts.wait_after(failure)
@@ -519,8 +522,8 @@ class AsyncClient:
                 raise failure from None
             await asyncio.sleep(wait)
 
-    def _has_ended_calls(self) -> bool:
-        """True where it was close() that cancelled a call, and not its task's cancellation."""
+    def _has_ended_call(self) -> bool:
+        """True where it was close() that cancelled the call of this task, which goes on."""
         task = asyncio.current_task()
         return self._is_closed and not (task is not None and task.cancelling())
 

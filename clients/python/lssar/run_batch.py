@@ -35,7 +35,6 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from lssar._channel import header_value
 from lssar._exit_code import exit_code
 
 URLS = ('/v1/chat/completions', '/v1/completions', '/v1/embeddings', '/v1/responses',
@@ -230,10 +229,9 @@ class Sender:
         self._base = parts.path.rstrip('/').removesuffix('/v1')
         self._headers = {'Content-Type': 'application/json'}
         if key:
-            try:
-                self._headers['Authorization'] = f'Bearer {header_value("LSSAR_API_KEY", key)}'
-            except ValueError as error:
-                raise BatchError(str(error)) from None
+            if not all('!' <= char <= '~' for char in key):
+                raise BatchError('LSSAR_API_KEY must be printable ASCII without spaces')
+            self._headers['Authorization'] = f'Bearer {key}'
         self._patience_s = patience_s
         self._local = threading.local()
         self.must_stop = threading.Event()
