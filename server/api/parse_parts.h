@@ -44,6 +44,10 @@ absl::StatusOr<Prompt> ReadPrompt(const Message& message, const ParseContext& co
 template <typename Message>
 absl::Status ReadScheduling(const Message& message, const ParseContext& context, Request* request);
 
+// A client that pinned a checkpoint must not get the results of another one.
+// Errors  FAILED_PRECONDITION: `hash` is another one's
+absl::Status CheckCheckpoint(std::string_view hash, const Checkpoint& checkpoint);
+
 // Ascending, without repeats.
 std::vector<int32_t> SortedUnique(std::vector<int32_t> entries);
 

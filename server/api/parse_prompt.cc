@@ -205,6 +205,7 @@ absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field, std::
 absl::StatusOr<std::vector<int32_t>> ParseTokenize(const v1::TokenizeRequest& message,
                                                    const ParseContext& context) {
   const Checkpoint& checkpoint = *context.checkpoint;
+  RETURN_IF_ERROR(CheckCheckpoint(message.checkpoint_hash(), checkpoint));
   std::vector<int32_t> bos = BosOf(checkpoint);
   if (message.has_add_bos()) {
     bos.clear();
@@ -223,6 +224,7 @@ absl::StatusOr<std::vector<int32_t>> ParseTokenize(const v1::TokenizeRequest& me
 
 absl::StatusOr<std::vector<int32_t>> ParseDetokenize(const v1::DetokenizeRequest& message,
                                                      const ParseContext& context) {
+  RETURN_IF_ERROR(CheckCheckpoint(message.checkpoint_hash(), *context.checkpoint));
   if (context.checkpoint->tokenizer == nullptr) {
     return absl::FailedPreconditionError(
         StrCat("checkpoint ", context.checkpoint->name, " has no tokenizer"));

@@ -69,13 +69,6 @@ absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
   return absl::OkStatus();
 }
 
-// A client that pinned a checkpoint must not get the results of another one.
-absl::Status CheckCheckpoint(std::string_view hash, const Checkpoint& checkpoint) {
-  if (hash.empty() || hash == checkpoint.hash) return absl::OkStatus();
-  return UnmetField("checkpoint_hash", StrCat("is ", Quote(hash), "; this server serves ",
-                                              checkpoint.name, ", ", Quote(checkpoint.hash)));
-}
-
 // After the request's attention.
 absl::Status ReadSteering(const google::protobuf::RepeatedPtrField<v1::Steering>& messages,
                           const ParseContext& context, Request* request) {
@@ -130,6 +123,12 @@ absl::Status ReadSteering(const google::protobuf::RepeatedPtrField<v1::Steering>
 }
 
 }  // namespace
+
+absl::Status CheckCheckpoint(std::string_view hash, const Checkpoint& checkpoint) {
+  if (hash.empty() || hash == checkpoint.hash) return absl::OkStatus();
+  return UnmetField("checkpoint_hash", StrCat("is ", Quote(hash), "; this server serves ",
+                                              checkpoint.name, ", ", Quote(checkpoint.hash)));
+}
 
 template <typename Message>
 absl::Status ReadScheduling(const Message& message, const ParseContext& context, Request* request) {

@@ -52,6 +52,8 @@ class Model(inference_pb2_grpc.InferenceServicer):
         context.abort(getattr(grpc.StatusCode, self.error[0]), self.error[1])
 
     def Tokenize(self, request, context):
+        if request.checkpoint_hash != self.checkpoints[0]:
+            context.abort(grpc.StatusCode.INTERNAL, 'ids of another checkpoint')
         return pb.TokenizeReply(ids=[BOS, *(byte + 10 for byte in request.text.encode())])
 
     def GetInfo(self, request, context):

@@ -422,6 +422,19 @@ TEST_F(ParseRequestTest, AMissingTemplateOrTokenizerIsAFailedPrecondition) {
   EXPECT_TRUE(ParseGenerate(ids, context).ok());
 }
 
+TEST_F(ParseRequestTest, TokenizersOfAnotherCheckpointAreRefused) {
+  v1::TokenizeRequest tokenize;
+  tokenize.set_checkpoint_hash(Zoo().hash);
+  EXPECT_TRUE(ParseTokenize(tokenize, Context()).ok());
+  tokenize.set_checkpoint_hash("other");
+  EXPECT_TRUE(absl::IsFailedPrecondition(ParseTokenize(tokenize, Context()).status()));
+  v1::DetokenizeRequest detokenize;
+  detokenize.set_checkpoint_hash(Zoo().hash);
+  EXPECT_TRUE(ParseDetokenize(detokenize, Context()).ok());
+  detokenize.set_checkpoint_hash("other");
+  EXPECT_TRUE(absl::IsFailedPrecondition(ParseDetokenize(detokenize, Context()).status()));
+}
+
 TEST_F(ParseRequestTest, TokenizeAddsBosByDefaultOrOnRequest) {
   v1::TokenizeRequest request;
   request.set_text("Hello");

@@ -26,7 +26,7 @@ Request = TypeVar('Request')
 NextRequest = TypeVar('NextRequest', covariant=True)
 Reply = TypeVar('Reply')
 CheckedRequest = TypeVar('CheckedRequest', pb.GenerateRequest, pb.ScoreRequest, pb.EmbedRequest,
-                         pb.CaptureAttentionRequest)
+                         pb.CaptureAttentionRequest, pb.TokenizeRequest, pb.DetokenizeRequest)
 
 
 class Progress(Protocol[NextRequest, Reply]):
@@ -38,8 +38,8 @@ class Progress(Protocol[NextRequest, Reply]):
     def has_advanced(self) -> bool:
         """True once after new results that the next attempt will not compute again."""
 
-    def text_to_tokenize(self) -> str | None:
-        """The text whose ids next_request() needs."""
+    def tokenize_request(self) -> pb.TokenizeRequest | None:
+        """For the ids that next_request() needs."""
 
     def needs_max_model_len(self) -> bool:
         """True where next_request() needs it."""
@@ -94,7 +94,7 @@ class Restart(Generic[Request, Reply]):
         """Nothing is kept."""
         return False
 
-    def text_to_tokenize(self) -> str | None:
+    def tokenize_request(self) -> pb.TokenizeRequest | None:
         """Nothing."""
         return None
 
@@ -237,10 +237,12 @@ class Generation:
                 and request.WhichOneof('constraint') is None
                 and choice.num_whole_tokens > 0 and not choice.is_finished)
 
-    def text_to_tokenize(self) -> str | None:
-        """The prompt's text."""
-        is_text = self._request.HasField('text') and self._can_continue()
-        return self._request.text if is_text else None
+    def tokenize_request(self) -> pb.TokenizeRequest | None:
+        """The prompt's text, for the checkpoint that began."""
+        if not self._request.HasField('text') or not self._can_continue():
+            return None
+        pinned = self._started.checkpoint_hash if self._started else ''
+        return pb.TokenizeRequest(text=self._request.text, checkpoint_hash=pinned)
 
     def needs_max_model_len(self) -> bool:
         """True where the default of max_tokens depends on it."""

@@ -80,8 +80,9 @@ class _Call(Generic[Request, Reply]):
         options: types.CallOptions = {}
         if (left := self._attempts.timeout()) is not None:
             options['timeout_s'] = left
-        text = self._progress.text_to_tokenize()
-        ids = [] if text is None else await self._client.tokenize(text, **options)
+        ids: list[int] = []
+        if (tokenize := self._progress.tokenize_request()) is not None:
+            ids = await self._client._token_ids(tokenize, options)
         max_model_len = 0
         if self._progress.needs_max_model_len():
             max_model_len = (await self._client.get_info(**options)).max_model_len
@@ -484,13 +485,18 @@ class AsyncClient:
     async def tokenize(self, text: str, *, add_bos: bool | None = None,
                        **options: Unpack[types.CallOptions]) -> list[int]:
         """Returns token ids. BOS comes first as the checkpoint says for prompts, or `add_bos`."""
-        request = _requests.tokenize_request(text, add_bos)
+        return await self._token_ids(_requests.tokenize_request(text, add_bos), options)
+
+    async def _token_ids(self, request: pb.TokenizeRequest, options: types.CallOptions
+                         ) -> list[int]:
+        request = _resume.pin_checkpoint(request, self._checkpoint_hash)
         return list((await self._unary(self._tokenize, request, options)).ids)
 
     async def detokenize(self, ids: types.TokenIds, *, skip_special_tokens: bool = True,
                          **options: Unpack[types.CallOptions]) -> str:
         """Returns text. Bytes that are not UTF-8 become U+FFFD."""
-        request = _requests.detokenize_request(ids, skip_special_tokens)
+        request = _resume.pin_checkpoint(
+            _requests.detokenize_request(ids, skip_special_tokens), self._checkpoint_hash)
         return (await self._unary(self._detokenize, request, options)).text
 
     async def get_info(self, **options: Unpack[types.CallOptions]) -> types.ServerInfo:
