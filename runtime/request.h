@@ -37,7 +37,7 @@ struct GenerateParams {
   // Never sampled in a row, besides sampling.banned_ids: each >= 2 ids.
   std::vector<std::vector<int32_t>> banned_sequences = {};
   std::shared_ptr<const Grammar> grammar = {};  // the text fits it; null: any text
-  int num_logprobs = -1;         // -1: none; 0: the chosen token's; N: also the N best
+  int num_logprobs = -1;  // -1: none; 0: the chosen token's; N <= vocab_size: also the N best
   int num_prompt_logprobs = -1;  // the same for the prompt's tokens (choice 0 only)
   // Draft tokens of each choice in a step, at most; 0: no speculative decoding. EngineOptions has
   // another bound. Results have the same bits either way.

@@ -216,7 +216,8 @@ absl::Status WaitUntilLoaded(const std::string& server, Service* stub) {
   }
 }
 
-absl::Status CheckFlagsApply(const ConnectionFlags& flags, bool is_in_process) {
+absl::Status CheckFlagsApply(const ConnectionFlags& flags) {
+  const bool is_in_process = flags.IsInProcess();
   for (const Argument& argument : is_in_process ? flags.server_options : flags.model_options) {
     if (!argument.IsOnCommandLine()) continue;
     return absl::InvalidArgumentError(
@@ -264,7 +265,6 @@ void AddConnectionFlags(ArgumentParser* parser, ConnectionFlags* flags) {
       // In a server's shell or container, LSSAR_MODEL is the server's: the command asks that one.
       argument.Group(kGroup).Environment("").Help(
           "run the checkpoint in this directory, without a server");
-      flags->model_option = argument;
     } else {
       argument.Group("Only with --model (or LSSAR_MAX_MODEL_LEN, and so on, in the environment)");
       flags->model_options.push_back(argument);
@@ -278,13 +278,11 @@ Connection::~Connection() = default;
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFlags& flags) {
   auto connection = std::unique_ptr<Connection>(new Connection);
-  if (!flags.server.empty() && flags.model_option.has_value() &&
-      flags.model_option->IsOnCommandLine()) {
+  if (!flags.server.empty() && flags.IsInProcess()) {
     return absl::InvalidArgumentError("--server and --model exclude each other: give one");
   }
-  const bool is_in_process = flags.server.empty() && !flags.model.directory.empty();
-  RETURN_IF_ERROR(CheckFlagsApply(flags, is_in_process));
-  if (is_in_process) {
+  RETURN_IF_ERROR(CheckFlagsApply(flags));
+  if (flags.IsInProcess()) {
     ServerOptions options;
     options.model = flags.model;
     // The user's own process.

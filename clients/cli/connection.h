@@ -3,7 +3,6 @@
 #define LSSAR_CLIENTS_CLI_CONNECTION_H_
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,11 +32,11 @@ struct ConnectionFlags {
   std::string served_model_name;  // empty: the server's only one
   ModelOptions model;
 
-  // Set by AddConnectionFlags: flags that apply to a server only, to --model only, and --model.
+  // Set by AddConnectionFlags: flags that apply to a server only, and with --model only.
   std::vector<Argument> server_options = {};
   std::vector<Argument> model_options = {};
-  std::optional<Argument> model_option = {};
 
+  bool IsInProcess() const { return !model.directory.empty(); }  // the model runs in this process
   bool HasTls() const { return tls || !ca.empty() || !cert.empty() || !key.empty(); }
 };
 

@@ -260,7 +260,7 @@ void PrintFacts(const v1::GetInfoReply& reply, const ConnectionFlags& connection
                                                  ? "; the last bits depend on the batch"
                                                  : "; the same bits in any batch"));
   PrintLine("server", absl::StrFormat("lssar %s, %s", reply.version(), reply.backend()));
-  if (reply.tokenizer_hash().empty()) return;
+  if (reply.tokenizer_hash().empty() || connection.IsInProcess()) return;
   PrintLmEval(reply, connection, address);
 }
 

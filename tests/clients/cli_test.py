@@ -670,6 +670,7 @@ class UsageTest(unittest.TestCase):
             self.expect_usage(f'{flags[0]} applies with --model DIR only', 'info', '--server',
                               'localhost:1', *flags)
         self.expect_usage('--tls applies to a server', 'info', '--tls', model=True)
+        self.assertNotIn('server=', run_cli('info').stdout)  # there is none to name
         # A server's own variable does not make a model of this process.
         done = run_cli('info', '--dtype', 'fp16', model=False, LSSAR_MODEL=MODEL)
         self.assertEqual(done.returncode, 2)
