@@ -24,6 +24,14 @@ if [ "${1:-}" = --suite ]; then
   suite=$2
   shift 2
 fi
+# What is there of the suite's bare system is deleted.
+case $suite in
+  bookworm | trixie | bullseye) ;;
+  *)
+    echo "prove-wheel: --suite is \"$suite\"; it must be bookworm, trixie or bullseye" >&2
+    exit 2
+    ;;
+esac
 wheel=${1:-$(ls -t "dist/lssar-$(tree_version)"-*.whl 2>/dev/null | head -n 1)}
 root=$PWD/build/prove/$suite
 if [ ! -f "$wheel" ]; then

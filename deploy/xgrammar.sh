@@ -23,9 +23,14 @@ if [ -f "$prefix/lib/libxgrammar.a" ]; then
   echo "xgrammar is in $prefix"
   exit 0
 fi
+if [ -e "$prefix" ] && [ -n "$(ls -A "$prefix")" ]; then
+  echo "LSSAR_XGRAMMAR_PREFIX: $prefix has other files; it must be new or empty" >&2
+  exit 2
+fi
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+part=$work
+trap 'rm -rf "$work" "$part"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 /usr/bin/python3 -m venv "$work/venv"
@@ -98,13 +103,15 @@ launcher=
 if command -v ccache >/dev/null 2>&1; then
   launcher=-DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 fi
+mkdir -p "$(dirname "$prefix")"
+part=$(mktemp -d "$prefix.XXXXXX")
+chmod 755 "$part"
 sources=$(find "$work/source/cpp" -name '*.cc' ! -path '*/tvm_ffi/*' -printf '%p;')
 cmake -S deploy/xgrammar -B "$work/build" -G Ninja -DSOURCE="$work/source" -DSOURCES="$sources" \
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" \
   -DCMAKE_UNITY_BUILD=ON \
-  -DCMAKE_INSTALL_PREFIX="$prefix.part" -DCMAKE_INSTALL_LIBDIR=lib $launcher
+  -DCMAKE_INSTALL_PREFIX="$part" -DCMAKE_INSTALL_LIBDIR=lib $launcher
 CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1 cmake --build "$work/build"
-rm -rf "$prefix.part" "$prefix"
 cmake --install "$work/build"
-mv "$prefix.part" "$prefix"
+mv -T "$part" "$prefix" || [ -f "$prefix/lib/libxgrammar.a" ] # another build was the first
 echo "xgrammar is in $prefix"

@@ -9,6 +9,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=${1:-build/gpu-run}
+# All that is in the folder is deleted.
+if [ -n "$(ls -A "$folder" 2>/dev/null)" ] && [ ! -f "$folder/contents.tar.xz" ]; then
+  echo "build.sh: FOLDER $folder has other files; it must be new, empty or of an earlier build" >&2
+  exit 2
+fi
 build=${LSSAR_GPU_BUILD:-build/gpu}
 max_kib=$((64 * 1024))  # of the folder and of what run.sh reads, together
 read_by_run=(tests/golden tests/gpu models/zoo/lssar-6m models/training)

@@ -1477,6 +1477,56 @@ class OutputTest(Folder):
         import_to(below, self.source)
         import_to(below, self.source)
 
+    def test_an_empty_output(self):
+        """An unset variable: once all of the working directory was deleted."""
+        def import_to(out, overwrite):
+            convert.run(convert.Options(str(self.source), out, overwrite=overwrite))
+
+        import_to(str(self.out), True)
+        mine = self.folder / 'mine'
+        mine.mkdir()
+        (mine / 'a.txt').write_text('precious')
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(mine)
+        said = "--out: '' is no path; it must have a character at least"
+        for overwrite in False, True:
+            self.refused(said, import_to, '', overwrite)
+            self.refused(said, quantize.run, str(self.out), '', overwrite, '')
+            for kind in 'safetensors', 'gguf-names', 'torch':
+                self.refused(said, export.run, str(self.out), kind, '', overwrite)
+        self.assertEqual(os.listdir(), ['a.txt'])
+
+    def test_outputs_that_are_no_checkpoints(self):
+        def import_over():
+            convert.run(convert.Options(str(self.source), str(self.out), overwrite=True))
+
+        config = self.out / 'config.json'
+        for text in '{"port": 80}', '[]', '{', '{"model_type": "llama", "attention": {}}':
+            config.write_text(text)
+            self.refused('has no model_type "lssar_gpt" with attention, so', import_over)
+            self.assertEqual(config.read_text(), text)
+        config.write_text('{"attention": {}}')
+        import_over()
+        (self.out / 'notes').mkdir()
+        self.refused('holds the directory notes, which no checkpoint has; not replaced',
+                     import_over)
+        self.refused('is a directory, not a file', export.run, str(self.out), 'torch',
+                     str(self.out), True)
+        weights = self.out / 'model.safetensors'
+        before = weights.read_bytes()
+        self.refused('model.safetensors: is read; --overwrite would delete it', export.run,
+                     str(self.out), 'torch', str(weights), True)
+        self.assertEqual(weights.read_bytes(), before)
+
+    def test_an_output_that_another_writes_meanwhile(self):
+        for overwrite in False, True:
+            out = self.folder / f'meanwhile{overwrite}'
+            with self.subTest(overwrite=overwrite), self.assertRaises(CheckpointError):
+                with directory.new_directory(str(out), overwrite):
+                    out.mkdir()
+                    (out / 'a.txt').write_text('precious')
+            self.assertEqual(os.listdir(out), ['a.txt'])
+
     def test_a_link_to_a_directory(self):
         link = self.folder / 'link_to_out'
         link.symlink_to(self.out)

@@ -16,16 +16,19 @@ from lssar.checkpoints.errors import CheckpointError
 
 WEIGHTS = 'model.safetensors'
 CONFIG = 'config.json'
+MODEL_TYPE = 'lssar_gpt'
 ORIGIN = 'origin.json'
 METADATA = {'format': 'pt'}  # of model.safetensors, for transformers
 BLOCK_BYTES = 1 << 20
 
 
 def check_target(path: str, overwrite: bool, read: Iterable[str | None] = ()) -> None:
-    """Errors: CheckpointError where `path` exists and is not empty, unless `overwrite`; also then
-    where it has no config.json, because it is no checkpoint, and where it holds one of the files
-    and directories that are `read`, or what links in them lead to.
+    """Errors: CheckpointError where `path` is '', where it exists and is not empty, unless
+    `overwrite`; also then where it holds one of the files and directories that are `read`, or what
+    links in them lead to, and where it is no checkpoint of this server, because it would be deleted
+    with all that is in it.
     """
+    check_named(path)
     if os.path.lexists(path) and not os.path.isdir(path):
         raise CheckpointError(f'{path}: is no directory')
     if os.path.isdir(path) and os.listdir(path):
@@ -35,6 +38,33 @@ def check_target(path: str, overwrite: bool, read: Iterable[str | None] = ()) ->
             raise CheckpointError(f'{path}: has no {CONFIG}, so it is no checkpoint; not replaced')
         for each in filter(None, read):
             _refuse_inside(path, each)
+        _refuse_foreign(path)
+
+
+def check_named(path: str) -> None:
+    """Errors: CheckpointError where `path` is '', which realpath() takes as the working directory.
+    """
+    if not path:
+        raise CheckpointError("--out: '' is no path; it must have a character at least")
+
+
+def _refuse_foreign(folder: str) -> None:
+    """Errors: CheckpointError where `folder` is no checkpoint that this package wrote."""
+    path = os.path.join(folder, CONFIG)
+    try:
+        with open(path, encoding='utf-8') as file:
+            config = json.load(file)
+    except (OSError, ValueError):
+        config = None
+    # As sources.py knows it.
+    if not (isinstance(config, dict) and config.get('model_type') in (MODEL_TYPE, None)
+            and isinstance(config.get('attention'), (dict, list))):
+        raise CheckpointError(f'{path}: has no model_type "{MODEL_TYPE}" with attention, so '
+                              f'{folder} is no checkpoint of this server; not replaced')
+    for name in sorted(os.listdir(folder)):
+        if os.path.isdir(os.path.join(folder, name)):
+            raise CheckpointError(f'{folder}: holds the directory {name}, which no checkpoint '
+                                  'has; not replaced')
 
 
 def _refuse_inside(folder: str, source: str) -> None:
@@ -60,9 +90,10 @@ def new_directory(path: str, overwrite: bool) -> Iterator[str]:
     try:
         yield scratch
         os.chmod(scratch, 0o755)
-        if os.path.isdir(path):
+        if overwrite and os.path.isdir(path):
+            check_target(path, overwrite)  # again: the import took a while
             shutil.rmtree(path)
-        os.rename(scratch, path)
+        os.rename(scratch, path)  # an error where others wrote there meanwhile
     except OSError as error:
         # A write has no name, a copy that of its source too.
         place = error.filename if error.filename and not error.filename2 else path
@@ -74,7 +105,7 @@ def new_directory(path: str, overwrite: bool) -> Iterator[str]:
 def write_config(config: Mapping[str, object], directory: str) -> None:
     """config.json."""
     with open(os.path.join(directory, CONFIG), 'w', encoding='utf-8') as file:
-        json.dump({'model_type': 'lssar_gpt', **config}, file, indent=2)
+        json.dump({'model_type': MODEL_TYPE, **config}, file, indent=2)
         file.write('\n')
 
 

@@ -45,11 +45,23 @@ def copy_others(path: str, out: str) -> None:
             shutil.copyfile(os.path.join(path, name), os.path.join(out, name))
 
 
-def _write_torch(config: JsonObject, tensors: dict[str, Array], out: str,
-                 overwrite: bool) -> None:
+def check_file(path: str, out: str, overwrite: bool) -> None:
+    """Errors: CheckpointError where the file `out` cannot be written, or is there, unless
+    `overwrite`; also then where it is a file of the checkpoint `path`."""
+    directory.check_named(out)
+    if os.path.isdir(out):
+        raise CheckpointError(f'{out}: is a directory, not a file')
+    if os.path.lexists(out):
+        if not overwrite:
+            raise CheckpointError(f'{out}: exists; --overwrite replaces it')
+        read = [path, *(os.path.join(path, name) for name in os.listdir(path))]
+        if os.path.realpath(out) in map(os.path.realpath, read):
+            raise CheckpointError(f'{out}: is read; --overwrite would delete it, --out must name '
+                                  'another file')
+
+
+def _write_torch(config: JsonObject, tensors: dict[str, Array], out: str) -> None:
     """A .pt as nanoGPT writes it."""
-    if os.path.exists(out) and not overwrite:
-        raise CheckpointError(f'{out}: exists; --overwrite replaces it')
     import torch
 
     from lssar.checkpoints import torch_file
@@ -65,9 +77,11 @@ def run(path: str, kind: str, out: str, overwrite: bool) -> str:
     """Exports. -> what was written. Errors: CheckpointError."""
     if kind != 'torch':
         directory.check_target(out, overwrite, [path])
+    elif os.path.isdir(path):
+        check_file(path, out, overwrite)
     config, tensors = load(path)
     if kind == 'torch':
-        _write_torch(config, tensors, out, overwrite)
+        _write_torch(config, tensors, out)
         return f'{out}: {len(tensors)} tensors, model and model_args'
     metadata = {'format': 'pt', 'exported_from': json.dumps(directory.checkpoint_hash(path))}
     with directory.new_directory(out, overwrite) as scratch:
