@@ -5,6 +5,7 @@
 
 Writes loss.json and passkey.json to RUN or --out, in the format of `lssar score --json` and
 `lssar passkey --json` and from the same rows and documents. plot_lengths.py draws either.
+RUN/evaluation.json says of which step they are, and with which lengths.
 """
 
 import argparse
@@ -123,11 +124,27 @@ def write(path, what):
         json.dump(what, file, indent=1)
 
 
+def settings_of(args, state):
+    """What the files of run() depend on, beside the data: lists and numbers, as JSON keeps them."""
+    return {'step': state['step'], 'lengths': args.lengths, 'trials': trials_of(args),
+            'eval_rows': args.eval_rows}
+
+
+def is_current(args, out):
+    """Whether run() has measured the state.pt of `out` with these settings."""
+    path = f'{out}/evaluation.json'
+    if not os.path.exists(path):
+        return False
+    with open(path) as file:
+        return json.load(file) == settings_of(args, torch.load(f'{out}/state.pt', 'cpu'))
+
+
 def run(args, directory, out):
-    net, _ = load_net(f'{out}/state.pt')
+    net, state = load_net(f'{out}/state.pt')
     with open(f'{directory}/passkey.json') as file:
         documents = passkey.Documents(json.load(file))
     measure(args, net, np.fromfile(f'{directory}/val.bin', np.uint16), documents, out)
+    write(f'{out}/evaluation.json', settings_of(args, state))
 
 
 def trials_of(args):

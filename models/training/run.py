@@ -3,7 +3,8 @@
     run.py --corpus CORPUS --out RUNS [--preset cpu-2h] [--no-twin] [--evaluation FILE ...]
 
 Writes to RUNS data/ (prepare.py), lssar/ and softmax/ (train.py, evaluate.py) and model/
-(export.py). Running it again skips finished stages and resumes training.
+(export.py). Running it again skips finished stages and resumes training; with a larger budget or
+other --lengths and --trials it evaluates anew.
 """
 
 import argparse
@@ -36,7 +37,7 @@ def run(args):
         directory = f'{args.out}/{kind}'
         if not train.run(this, prepared, directory):
             raise SystemExit('stopped before the end: run the same command again to resume')
-        if not os.path.exists(f'{directory}/passkey.json'):
+        if not evaluate.is_current(args, directory):
             evaluate.run(args, prepared, directory)
         # Exports the model before its twin exists, and again with the twin in its card.
         args.twin = directory if kind != args.attention else None

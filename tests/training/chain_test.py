@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,11 +45,11 @@ class ChainTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         torch.set_num_threads(1)  # at this size a second thread only waits
         cls.out, cls.said = folder.name, io.StringIO()
-        words = ['--corpus', str(recipe.CORPUS), '--out', cls.out, '--preset', 'smoke',
-                 '--vocabulary', str(VOCABULARY), '--held-out', '0.2', '--trials', '2',
-                 '--lengths', ','.join(map(str, LENGTHS)), '--threads', '1']
+        cls.words = ['--corpus', str(recipe.CORPUS), '--out', cls.out, '--preset', 'smoke',
+                     '--vocabulary', str(VOCABULARY), '--held-out', '0.2', '--trials', '2',
+                     '--lengths', ','.join(map(str, LENGTHS)), '--threads', '1']
         with contextlib.redirect_stdout(cls.said):
-            cls.net = run.run(run.arguments(words))
+            cls.net = run.run(run.arguments(cls.words))
         cls.model = f'{cls.out}/model'
         cls.tokenizer = sentencepiece.SentencePieceProcessor(
             model_file=f'{cls.model}/tokenizer.model')
@@ -155,6 +156,32 @@ class ChainTest(unittest.TestCase):
     def test_finished_stages_are_skipped(self):
         self.assertIn('step 30', self.said.getvalue())
         self.assertEqual(self.said.getvalue().count('tokenizer\n'), 1)
+
+    def test_a_run_with_other_settings_is_evaluated_anew(self):
+        def again(*flags):
+            """(what was evaluated, losses) of the same run in another folder, with these flags."""
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                run.run(run.arguments([*self.words, '--out', folder, '--no-twin', *flags]))
+            with open(f'{folder}/lssar/loss.json') as file:
+                losses = [row['loss'] for row in json.load(file)['lengths']]
+            card = pathlib.Path(f'{folder}/model/README.md').read_text()
+            for loss in losses:
+                self.assertIn(f'{loss:.3f}', card)
+            return [line.split(':')[0] for line in said.getvalue().splitlines()
+                    if line.startswith('length ')], losses
+
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(self.out, folder, dirs_exist_ok=True)
+            evaluated, first = again()
+            self.assertEqual(evaluated, [])
+            evaluated, more = again('--steps', '32')
+            self.assertEqual(evaluated, ['length 256', 'length 512'])
+            self.assertNotEqual(first, more)
+            self.assertEqual(again('--steps', '32'), ([], more))
+            self.assertEqual(again('--steps', '32', '--lengths', '256')[0], ['length 256'])
+            evaluated, _ = again('--steps', '32', '--lengths', '256', '--trials', '1')
+            self.assertEqual(evaluated, ['length 256'])
 
     def test_training_on_another_machine(self):
         with tempfile.TemporaryDirectory() as folder:
