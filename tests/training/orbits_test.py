@@ -123,9 +123,23 @@ class ChainTest(unittest.TestCase):
             for tensor, value in one.items():
                 self.assertTrue(torch.equal(value, other[tensor]), (name, tensor))
 
-    def test_another_budget_is_refused(self):
-        with self.assertRaisesRegex(SystemExit, 'budget of 6 steps, not 7'):
-            self.train('lssar', self.root / 'lssar', '--steps', '7')
+    def test_other_settings_are_refused(self):
+        out = self.root / 'lssar'
+        before = {path: path.read_bytes() for path in out.glob('*/*')}
+        for kind, flags, said in (
+                ('lssar', ['--steps', '7'], '--steps 6, not 7'),
+                ('lssar', ['--force-steps', '5'], '--force-steps 4, not 5'),
+                ('lssar', ['--seed', '5'], '--seed 0, not 5'),
+                ('softmax', [], '--attention lssar, not softmax'),
+                ('lssar', ['--no-pretraining'], '--no-pretraining False, not True'),
+                ('lssar', ['--preset', 'cpu-10min'], '--hidden-size 32, not 64')):
+            with self.subTest(said), self.assertRaisesRegex(SystemExit, said):
+                self.train(kind, out, *flags)
+        self.assertEqual({path: path.read_bytes() for path in out.glob('*/*')}, before)
+        (out / 'run.json').rename(out / 'kept')
+        with self.assertRaisesRegex(SystemExit, 'has a run without run.json'):
+            self.train('lssar', out)
+        (out / 'kept').rename(out / 'run.json')
 
     def test_served_forces_are_those_of_pytorch(self):
         data = systems.vector_data(GRID, 16, 0)

@@ -4,7 +4,8 @@
 
 Writes checkpoint directories that lssar-server serves: RUN/orbits (predicts the next id),
 RUN/vector and RUN/magnitude (regression heads), and RUN/log.jsonl. The same command goes on where
-it was stopped. Runs of both kinds with one seed see the same systems in the same order.
+it was stopped; one with other settings is refused. Runs of both kinds with one seed see the same
+systems in the same order.
 """
 
 import argparse
@@ -117,11 +118,9 @@ class Trainer:
 
     def state(self):
         return {'net': self.net.state_dict(), 'opt': [o.state_dict() for o in self.optimizers],
-                'step': self.step, 'spent_s': self.spent_s, 'steps': self.steps}
+                'step': self.step, 'spent_s': self.spent_s}
 
     def load(self, state):
-        if state['steps'] != self.steps:
-            raise SystemExit(f'the run has a budget of {state["steps"]} steps, not {self.steps}')
         self.net.load_state_dict(state['net'])
         for optimizer, saved in zip(self.optimizers, state['opt']):
             optimizer.load_state_dict(saved)
@@ -143,6 +142,36 @@ class Run:
                                    1 + 2 * p.orbit_steps, given.attention)
         self.signals = []
         os.makedirs(self.out, exist_ok=True)
+        self.check_owner()
+
+    def settings(self):
+        """What the weights depend on, by the flag that says it. Flags without one are a preset's.
+        """
+        return {'--seed': self.seed, '--attention': self.config.attention,
+                '--no-pretraining': not self.pretraining,
+                **{'--' + name.replace('_', '-'): value
+                   for name, value in dataclasses.asdict(self.preset).items()
+                   if name not in ('name', 'what')}}
+
+    def check_owner(self):
+        """Writes run.json, which a run has from its first step on.
+
+        Errors: SystemExit where the files in --out are of other settings.
+        """
+        path, settings = f'{self.out}/run.json', self.settings()
+        if os.path.exists(path):
+            with open(path) as file:
+                owner = json.load(file)
+            for name, value in settings.items():
+                if owner.get(name) != value:
+                    raise SystemExit(f'--out {self.out} has a run with {name} {owner.get(name)}, '
+                                     f'not {value}: give another')
+        elif list(pathlib.Path(self.out).glob('*.pt')):
+            raise SystemExit(f'--out {self.out} has a run without run.json, of an earlier version: '
+                             'give another')
+        with open(path + '.tmp', 'w') as file:
+            json.dump(settings, file, indent=1)
+        os.replace(path + '.tmp', path)
 
     def log(self, stage, trainer, loss):
         line = {'stage': stage, 'step': trainer.step, 'seconds': round(trainer.spent_s, 1),
