@@ -4,8 +4,8 @@
 #   sh deploy/docs.sh            # builds, then serves http://127.0.0.1:8000/ until Ctrl-C
 #   sh deploy/docs.sh --build    # only builds
 #
-# Needs python3-venv, and PyPI the first time. The pages of the programs' flags come from
-# build/release, build/ci or build/wheel, the first that has them.
+# Needs python3-venv, and PyPI the first time and when docs/requirements.txt has changed. The pages
+# of the programs' flags come from build/release, build/ci or build/wheel, the first that has them.
 set -eu
 cd "$(dirname "$0")/.."
 case "$#:${1:-}" in
@@ -18,9 +18,12 @@ esac
 
 venv=build/docs/venv
 python=${LSSAR_DOCS_PYTHON:-$venv/bin/python}
-if [ ! -x "$python" ]; then
-  python3 -m venv "$venv"
+wanted=$(sha256sum <docs/requirements.txt)
+if [ -z "${LSSAR_DOCS_PYTHON:-}" ] &&
+  [ "$(cat "$venv/requirements.sha256" 2>/dev/null || true)" != "$wanted" ]; then
+  python3 -m venv --clear "$venv"
   "$python" -m pip install --quiet -r docs/requirements.txt
+  echo "$wanted" >"$venv/requirements.sha256"
 fi
 programs=
 for build in release ci wheel; do

