@@ -71,7 +71,9 @@ IFS='
 measured=
 for model in $models; do
   directory=$out/${model%%=*}
-  sh deploy/evaluate.sh "${model#*=}" "$directory" --steps tasks,loss,passkey "$@"
+  # Paths in the flags are the caller's.
+  (cd "$caller" && sh "$root/deploy/evaluate.sh" "${model#*=}" "$directory" \
+    --steps tasks,loss,passkey "$@")
   measured="$measured$directory
 "
 done

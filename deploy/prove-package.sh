@@ -8,6 +8,7 @@
 #
 # Needs debootstrap, systemd-nspawn, Debian's mirror. The bare system stays in build/prove/package.
 set -eu
+caller=$PWD
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
 . deploy/steps.sh
@@ -16,7 +17,10 @@ log=build/prove.log
 root=$PWD/build/prove/package
 limit_s=300
 
-package=${1:-dist/lssar_$(tree_version)_$(dpkg --print-architecture).deb}
+package=dist/lssar_$(tree_version)_$(dpkg --print-architecture).deb
+if [ $# -ge 1 ]; then
+  package=$(from_caller "$1")
+fi
 if [ ! -f "$package" ]; then
   echo "prove-package: no $package: run sh deploy/package.sh, or name a file" >&2
   exit 77

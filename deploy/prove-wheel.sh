@@ -12,6 +12,7 @@
 #
 # Needs debootstrap, mount, Debian's mirror and PyPI. The bare system stays in build/prove/SUITE.
 set -eu
+caller=$PWD
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
 . deploy/steps.sh
@@ -32,10 +33,14 @@ case $suite in
     exit 2
     ;;
 esac
-wheel=${1:-$(ls -t "dist/lssar-$(tree_version)"-*.whl 2>/dev/null | head -n 1)}
+if [ $# -ge 1 ]; then
+  wheel=$(from_caller "$1")
+else
+  wheel=$(ls -t "dist/lssar-$(tree_version)"-*.whl 2>/dev/null | head -n 1)
+fi
 root=$PWD/build/prove/$suite
 if [ ! -f "$wheel" ]; then
-  echo "prove-wheel: no wheel: run sh deploy/wheel.sh, or name a file" >&2
+  echo "prove-wheel: no wheel${wheel:+ $wheel}: run sh deploy/wheel.sh, or name a file" >&2
   exit 77
 fi
 

@@ -152,6 +152,25 @@ esac
         self.run_script('deploy/docs.sh', '--build')
         self.assertEqual(self.calls('install'), 1)
 
+    def test_paths_are_the_caller_s(self):
+        self.copy('deploy/compare.sh', 'deploy/steps.sh', 'deploy/prove-wheel.sh',
+                  'deploy/prove-package.sh', 'deploy/packages.sh')
+        self.program(self.tree / 'deploy/evaluate.sh', f'echo "$PWD: $*" >>{self.folder}/calls\n')
+        self.program(self.tree / 'build/evaluation-venv/bin/python', ':\n')
+        user = self.folder / 'user'
+        (user / 'a model').mkdir(parents=True)
+        (user / 'a model/config.json').touch()
+        code, said = self.run_script('deploy/compare.sh', 'out', 'a model', '--', '--text',
+                                     'a book.txt', cwd=user)
+        self.assertEqual((code, said), (0, ''))
+        self.assertEqual((self.folder / 'calls').read_text(),
+                         f'{user}: {user}/a model {user}/out/a model --steps tasks,loss,passkey '
+                         '--text a book.txt\n')
+        for script, name in ('wheel', 'a.whl'), ('package', 'a.deb'):
+            code, said = self.run_script(f'deploy/prove-{script}.sh', name, cwd=user)
+            self.assertEqual(code, 77)
+            self.assertIn(f'{user}/{name}', said)
+
 
 if __name__ == '__main__':
     unittest.main()
