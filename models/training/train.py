@@ -84,15 +84,17 @@ class Run:
         self.rows = collections.Counter(state['rows'])
 
     def gradients(self, tokens, weight):
-        """Accumulates a step's gradients. Returns its loss and its answers' loss, nats a token."""
-        micro = self.preset.micro_rows
-        accumulated = self.preset.rows // micro
+        """Accumulates a step's gradients. Returns its loss and its answers' loss, nats a token.
+
+        Each token counts by its weight in the step, however many rows a forward pass has.
+        """
+        micro, whole = self.preset.micro_rows, float(weight[:, 1:].sum())
         total, answers, num_answers = 0.0, 0.0, 0
         for part, scale in zip(tokens.split(micro), weight.split(micro)):
             part, scale = part.to(self.device), scale[:, 1:].reshape(-1).to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
                 each = self.net(part[:, :-1], part[:, 1:])
-            loss = (each * scale).sum() / scale.sum() / accumulated
+            loss = (each * scale).sum() / whole
             loss.backward()
             total += loss.detach()
             answers += each.detach()[scale > 1].sum()

@@ -188,6 +188,23 @@ class ResumeTest(unittest.TestCase):
         last = sum((rows.step(step, 0.95)[2] for step in range(200)), collections.Counter())
         self.assertTrue(0.65 < last['dialogs'] / 800 < 0.85, last)
 
+    def test_gradients_do_not_depend_on_the_rows_of_a_pass(self):
+        rows = self.make_run().batches
+        batch = next(batch for batch in (rows.step(step, 0.3) for step in range(100))
+                     if len(batch[2]) == 3)  # text, passkeys and a repeated segment
+        found = {}
+        for micro in 1, 2, 4:
+            self.preset.micro_rows = micro
+            run = self.make_run()
+            run.net.double()
+            loss = run.gradients(*batch[:2])
+            found[micro] = loss, torch.cat([each.grad.flatten() for each in run.net.parameters()])
+        for micro in 1, 2:
+            self.assertLess(((found[micro][1] - found[4][1]).norm() / found[4][1].norm()).item(),
+                            1e-6)
+            self.assertAlmostEqual(found[micro][0][0], found[4][0][0], places=5)
+            self.assertAlmostEqual(found[micro][0][1], found[4][0][1], places=5)
+
     def test_weights_of_answers_and_first_segments(self):
         rows, rng, num_digits = self.make_run().batches, random.Random(1), 0
         for _ in range(20):
