@@ -225,6 +225,11 @@ class StagesTest(RunFolder):
             expected = stages.ANSWERS / 2 if index in (1, 6) else 1 / 6
             self.assertAlmostEqual(float(weight), expected, places=6)
 
+        parts = [stages.rule_of(tokens[i : i + 1], answers[i : i + 1], stages.counts_of(answers))
+                 for i in range(2)]
+        for whole, each in zip((targets, weights), zip(*parts)):
+            self.assertTrue(torch.equal(whole, torch.cat(each)))
+
         run = self.make_run()
         run.next_stage()
         asking = rows.Rows(f'{self.folder}/data', VOCABULARY, {'retrieval': 1}, seed=0)
@@ -240,6 +245,26 @@ class StagesTest(RunFolder):
         for _ in range(6):
             run.train_step()
         self.assertLess(loss_on_answers(), before - 0.05)
+
+
+    def test_a_step_does_not_depend_on_the_rows_at_a_time(self):
+        tokens, answers = self.make_run().rows.draw(1, 0, 4, 64)
+        answers[:] = False
+        answers[0, 10:14] = answers[3, 5] = True
+        found = []
+        for at_a_time in 1, 2, 4:
+            run = self.make_run()
+            run.next_stage()
+            run.rows.draw = lambda *_: (tokens, answers)
+            run.preset = dataclasses.replace(run.preset, distil=dataclasses.replace(
+                run.preset.distil, micro_tokens=64 * at_a_time))
+            run.optimizer.zero_grad = lambda *_, **__: None  # the gradients stay
+            loss, _ = run.train_step()
+            found.append((loss, torch.cat([each.grad.flatten()
+                                           for each in run.parameters().values()])))
+        for loss, gradient in found[:2]:
+            self.assertAlmostEqual(loss, found[2][0], places=4)
+            self.assertLess((gradient - found[2][1]).norm() / found[2][1].norm(), 1e-4)
 
 
 class LearnedPositionsTest(unittest.TestCase):

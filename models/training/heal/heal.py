@@ -136,11 +136,13 @@ class Run:
         num_rows, length, at_a_time = self.plan.row_count(self.step)
         tokens, answers = (each.to(self.device) for each in self.rows.draw(
             self.stage, self.step, num_rows, length))
-        backward = getattr(stages, STAGES[self.stage])
-        loss = 0.0
+        loss, counts = 0.0, stages.counts_of(answers)
         for part, asked in zip(tokens.split(at_a_time), answers.split(at_a_time)):
+            if STAGES[self.stage] == 'distil':
+                loss += stages.distil(self.teacher, self.student, part, asked, counts)
+                continue
             share = len(part) / num_rows
-            loss += share * backward(self.teacher, self.student, part, asked, share)
+            loss += share * stages.transfer(self.teacher, self.student, part, share)
         if STAGES[self.stage] == 'distil':
             torch.nn.utils.clip_grad_norm_(self.parameters().values(), CLIP)
         for group in self.optimizer.param_groups:

@@ -20,11 +20,8 @@ GPU_HEAD_ROWS = 4096
 ANSWERS = 0.2  # weight of the mean loss on answers beside the mean KL
 
 
-def transfer(teacher, student, tokens, answers, scale=1.0):
-    """Mean relative squared error of the layers' attention outputs. Trains W_q, W_k (and ln_1).
-
-    answers: as distil's; not read, since no token is predicted.
-    """
+def transfer(teacher, student, tokens, scale=1.0):
+    """Mean relative squared error of the layers' attention outputs. Trains W_q, W_k (and ln_1)."""
     total = 0.0
     with torch.no_grad():
         x = teacher.embed(tokens)
@@ -105,32 +102,40 @@ def within_reach(teacher, tokens):
     return torch.cat((hidden[:, 0], hidden[:, 1:, reach // 2 :].flatten(1, 2)), 1)
 
 
-def rule_of(tokens, answers):
+def counts_of(answers):
+    """(positions whose next token belongs to an answer, others) of [rows, length]."""
+    num_known = int(answers[:, 1:].sum())
+    return num_known, answers.numel() - num_known
+
+
+def rule_of(tokens, answers, counts=None):
     """(targets, weights) of divergence() for each position of [rows, length], flat.
 
     A position whose next token belongs to an answer has that target, and all of these together have
     the weight ANSWERS. The others learn from the teacher, with 1 together.
+
+    counts: counts_of() the whole step, where these are some of its rows.
     """
     is_known = torch.zeros_like(answers)
     is_known[:, :-1] = answers[:, 1:]
+    num_known, num_others = counts or counts_of(answers)
     targets = torch.where(is_known, tokens.roll(-1, 1), -torch.ones_like(tokens)).flatten()
-    num_known = int(is_known.sum())
-    weights = torch.where(is_known, ANSWERS / max(1, num_known),
-                          1 / max(1, is_known.numel() - num_known))
+    weights = torch.where(is_known, ANSWERS / max(1, num_known), 1 / max(1, num_others))
     return targets, weights.float().flatten()
 
 
-def distil(teacher, student, tokens, answers, scale=1.0):
+def distil(teacher, student, tokens, answers, counts=None):
     """Mean KL to the teacher's next-token distributions + ANSWERS x mean loss on answers, nats.
 
-    answers: bool, as tokens, [rows, length]. Trains whatever requires_grad.
+    answers: bool, as tokens, [rows, length]. counts: of rule_of(): the losses of a step's parts add
+    up. Trains whatever requires_grad.
     """
     with torch.no_grad():
         theirs = within_reach(teacher, tokens).flatten(0, 1)
     mine = student.hidden(tokens).flatten(0, 1)
     loss = Divergence.apply(mine, theirs, student.head(), teacher.head(),
-                            *rule_of(tokens, answers))
-    (loss * scale).backward()
+                            *rule_of(tokens, answers, counts))
+    loss.backward()
     return float(loss.detach())
 
 
