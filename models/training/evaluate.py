@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 import checkpoint_files
+import flags
 import model
 import passkey
 
@@ -26,10 +27,6 @@ BANDS = ('0-20%', '20-40%', '40-60%', '60-80%', '80-100%')  # of the key's depth
 ANSWER_TOKENS = 20  # reserved for the answer within a length
 HEAD_ROWS = 1024  # of logits at a time: 16K rows would take a gigabyte
 Z = 1.959963984540054  # 97.5% point of the standard normal
-
-
-def counts(text):
-    return [int(word) for word in text.split(',')]
 
 
 def device_at_hand():
@@ -171,10 +168,10 @@ def measure(args, net, val, documents, out):
 
 
 def add_arguments(parser):
-    parser.add_argument('--lengths', type=counts, default=LENGTHS)
-    parser.add_argument('--trials', type=counts, default='100',
+    parser.add_argument('--lengths', type=flags.counts, default=LENGTHS)
+    parser.add_argument('--trials', type=flags.counts, default='100',
                         help='passkey documents of each length, or one number for all lengths')
-    parser.add_argument('--eval-rows', type=int,
+    parser.add_argument('--eval-rows', type=flags.count,
                         help='rows of each length; default 8, or as many as 32K tokens hold')
 
 

@@ -109,12 +109,12 @@ def add_arguments(parser):
                         help='text files that training text must not overlap')
     parser.add_argument('--tokenizer', metavar='FILE',
                         help='a tokenizer.model to use as it is; default: train one on the corpus')
-    parser.add_argument('--vocabulary', type=int, default=8192,
+    parser.add_argument('--vocabulary', type=flags.count, default=8192,
                         help='of the tokenizer that is trained')
-    parser.add_argument('--tokenizer-bytes', type=int, default=60_000_000,
+    parser.add_argument('--tokenizer-bytes', type=flags.count, default=60_000_000,
                         help='bytes of text for training the tokenizer')
     parser.add_argument('--held-out', type=float, default=0.004, help='share of documents held out')
-    parser.add_argument('--threads', type=int, default=os.cpu_count())
+    parser.add_argument('--threads', type=flags.count, default=os.cpu_count())
 
 
 def read(args, report):

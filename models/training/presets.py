@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 
 import attention
+import flags
 import model
 
 
@@ -26,6 +27,9 @@ class Preset:
     passkey: float = 0.12  # share of the rows until DIALOGS
     repeat: float = 0.20  # share of the rows during REPEAT
 
+
+# What a resumed run may change: its budget, and what changes no result.
+RESUMED_WITH_OTHERS = ('name', 'what', 'micro_rows', 'aim_tokens', 'minutes', 'steps')
 
 PRESETS = {preset.name: preset for preset in (
     Preset('smoke', 'seconds: tests the whole chain', 2, 2, 32, 256, rows=4, micro_rows=2,
@@ -68,7 +72,9 @@ def add_arguments(parser):
     parser.add_argument('--p', type=float, default=15)
     for field in dataclasses.fields(Preset):
         if field.type in (int, float) and field.name != 'aim_tokens':
-            parser.add_argument('--' + field.name.replace('_', '-'), type=field.type,
+            kind = (flags.count if field.type is int else
+                    flags.share if field.name in ('passkey', 'repeat') else flags.above_0)
+            parser.add_argument('--' + field.name.replace('_', '-'), type=kind,
                                 default=argparse.SUPPRESS, help='overrides the preset')
 
 

@@ -74,6 +74,12 @@ class Run:
         state = torch.load(path, map_location=self.device)
         if state['config'] != dataclasses.asdict(self.config) or state['seed'] != self.seed:
             raise SystemExit(f'{path} belongs to another model or seed: {state["config"]}')
+        for name, value in dataclasses.asdict(self.preset).items():
+            was = state['preset'].get(name, value)
+            if was != value and name not in presets.RESUMED_WITH_OTHERS:
+                flag = '--' + name.replace('_', '-')
+                raise SystemExit(f'{path} was trained with {flag} {was}, not {value}: give '
+                                 f'{flag} {was} again')
         if state.get('bf16', self.bf16) != self.bf16:
             flag = '--bf16' if state['bf16'] else '--no-bf16'
             raise SystemExit(f'{path} was trained with {flag}: give it again')

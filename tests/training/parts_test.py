@@ -1,6 +1,9 @@
 """Units of the training recipe: documents, overlap, rows, passkey documents, resuming."""
 
+import argparse
 import collections
+import contextlib
+import dataclasses
 import io
 import json
 import pathlib
@@ -123,6 +126,30 @@ class PresetTest(unittest.TestCase):
             self.assertLess(presets.rate_scale(preset, 10**6, 0.999), 0.05)
             self.assertEqual(presets.changes(preset), '')
 
+    def test_numbers_out_of_their_limits(self):
+        parser = argparse.ArgumentParser()
+        train.add_arguments(parser)
+        evaluate.add_arguments(parser)
+        for words, said in (
+                ('--steps 0', '--steps: 0: must be at least 1'),
+                ('--warmup 0', '--warmup: 0: must be at least 1'),
+                ('--micro-rows 0', '--micro-rows: 0: must be at least 1'),
+                ('--rows -4', '--rows: -4: must be at least 1'),
+                ('--minutes nan', '--minutes: nan: must be above 0 and finite'),
+                ('--lr 0', '--lr: 0: must be above 0 and finite'),
+                ('--passkey 1.5', '--passkey: 1.5: must be from 0 to 1'),
+                ('--lengths 256,0', '--lengths: 0: must be at least 1'),
+                ('--trials 0', '--trials: 0: must be at least 1'),
+                ('--steps x', "--steps: invalid int value: 'x'")):
+            error = io.StringIO()
+            with self.subTest(words), contextlib.redirect_stderr(error), \
+                    self.assertRaises(SystemExit) as raised:
+                parser.parse_args(words.split())
+            self.assertEqual(raised.exception.code, 2)
+            self.assertIn(f'error: argument {said}\n', error.getvalue())
+        given = parser.parse_args(['--passkey', '0', '--repeat', '1', '--lr', '1e-3'])
+        self.assertEqual((given.passkey, given.repeat, given.lr), (0, 1, 1e-3))
+
     def test_aimed_tokens_fit_the_steps(self):
         smoke = presets.PRESETS['smoke']
         self.assertLessEqual(abs(smoke.steps * smoke.rows * smoke.ctx / smoke.aim_tokens - 1), 0.1)
@@ -165,6 +192,19 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual((resumed['step'], resumed['rows']), (whole['step'], whole['rows']))
         for name, weight in whole['net'].items():
             self.assertTrue(torch.equal(weight, resumed['net'][name]), name)
+
+    def test_other_settings_are_refused(self):
+        self.trained(self.make_run())
+        usual = self.preset
+        for name, value in (('lr', 1e-3), ('muon_lr', 0.01), ('rows', 8), ('warmup', 4),
+                            ('passkey', 0.5), ('repeat', 0.0)):
+            self.preset = dataclasses.replace(usual, **{name: value})
+            flag, was = '--' + name.replace('_', '-'), getattr(usual, name)
+            with self.subTest(name), self.assertRaisesRegex(
+                    SystemExit, f'was trained with {flag} {was}, not {value}: give {flag} {was}'):
+                self.make_run().load(f'{self.folder}/state.pt')
+        self.preset = dataclasses.replace(usual, name='', steps=0, minutes=9.0, micro_rows=1)
+        self.make_run().load(f'{self.folder}/state.pt')
 
     def test_seeds_give_different_runs(self):
         state = self.trained(self.make_run())

@@ -30,6 +30,7 @@ import curve  # noqa: E402
 import decoder  # noqa: E402
 import differences  # noqa: E402
 import budgets  # noqa: E402
+import flags  # noqa: E402
 import streams  # noqa: E402
 import rows  # noqa: E402
 import stages  # noqa: E402
@@ -343,13 +344,13 @@ def arguments(words=None):
     parser.add_argument('--p', type=powers,
                         help='power of the re-weighting, or one for each layer: 12,12,15; default: '
                              'those of --start, or 15')
-    parser.add_argument('--steps', type=int, help='of distillation; default: by the preset')
+    parser.add_argument('--steps', type=flags.count, help='of distillation; default: by the preset')
     parser.add_argument('--rows', type=cycle, metavar='LIST',
                         help='rows x tokens of the steps of distillation, in turn: '
                              '32x1024,4x8192; default: by the preset')
-    parser.add_argument('--minutes', type=float,
+    parser.add_argument('--minutes', type=flags.above_0,
                         help='stop after this time; the learning rate falls to 0 until then')
-    parser.add_argument('--lr', type=float, help='of distillation; default: by the preset')
+    parser.add_argument('--lr', type=flags.above_0, help='of distillation; default: by the preset')
     parser.add_argument('--retrieval', type=float, metavar='SHARE',
                         default=budgets.RETRIEVAL_SHARE,
                         help='of the rows that hold a document with hidden facts and questions '
@@ -372,7 +373,7 @@ def arguments(words=None):
     parser.add_argument('--export', action='store_true',
                         help='write delta/ and curve.svg from the saved state, train no further')
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--threads', type=int, default=os.cpu_count())
+    parser.add_argument('--threads', type=flags.count, default=os.cpu_count())
     parser.add_argument('--pause-file', default='', help='training waits while this file exists')
     return parser.parse_args(words)
 

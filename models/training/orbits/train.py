@@ -28,6 +28,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import checkpoint_files  # noqa: E402
+import flags  # noqa: E402
 import model  # noqa: E402
 import optimizers  # noqa: E402
 import systems  # noqa: E402
@@ -313,11 +314,11 @@ def arguments(words=None):
     parser.add_argument('--preset', choices=PRESETS, default='cpu', help=text)
     parser.add_argument('--attention', choices=KINDS, default='lssar')
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--steps', type=int, help='of the pretraining; default: the preset')
-    parser.add_argument('--force-steps', type=int, help='of each fine-tuning')
+    parser.add_argument('--steps', type=flags.count, help='of the pretraining; default: the preset')
+    parser.add_argument('--force-steps', type=flags.count, help='of each fine-tuning')
     parser.add_argument('--no-pretraining', dest='pretraining', action='store_false',
                         help='the control: fine-tune a net that has seen no orbit')
-    parser.add_argument('--threads', type=int, help='of PyTorch')
+    parser.add_argument('--threads', type=flags.count, help='of PyTorch')
     return parser.parse_args(words)
 
 
