@@ -8,18 +8,19 @@ evaluate.py writes the same two files. NAME appears in the legend.
 """
 
 import argparse
+import html
 import json
 import math
 
 WIDTH, HEIGHT, LEFT, TOP, PLOT = 760, 300, 56, 44, (280, 190)
 INK, GRID = '#334155', '#cbd5e1'
-COLOURS = ('#2563eb', '#dc2626', '#059669', '#9333ea')
+COLOURS = ('#2563eb', '#dc2626', '#059669', '#9333ea', '#d97706', '#0891b2', '#be185d', '#4b5563')
 SHARES = (0, 0.2, 0.4, 0.6, 0.8, 1)
 
 
 def text(x, y, what, anchor='middle', size=12, colour=INK):
     return (f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
-            f'fill="{colour}">{what}</text>')
+            f'fill="{colour}">{html.escape(what)}</text>')
 
 
 def length_name(length):
@@ -108,6 +109,8 @@ def main():
     parser.add_argument('runs', nargs='+', help='directory of loss.json and passkey.json')
     parser.add_argument('--trained', type=int, default=1024, help='trained length, tokens')
     args = parser.parse_args()
+    if len(args.runs) > len(COLOURS):
+        parser.error(f'RUN: {len(args.runs)} are given; at most {len(COLOURS)} have a colour')
     runs = [run.split('=', 1) if '=' in run else ('', run) for run in args.runs]
     draw(args.figure, runs, args.trained)
 

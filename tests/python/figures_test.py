@@ -8,6 +8,7 @@ import math
 import pathlib
 import tempfile
 import unittest
+import warnings
 import xml.etree.ElementTree as ElementTree
 
 import matplotlib.colors
@@ -145,6 +146,19 @@ class FigureTest(unittest.TestCase):
         names = [name for name, _ in self.texts(figure)]
         for name in ('lssar', 'softmax', '1K', '2K', '4K', 'length (tokens)'):
             self.assertIn(name, names)
+
+    def test_names_are_drawn_as_they_are(self):
+        names = ['_base', 'cost_$5_$6', r'a\$b$', 'plain']
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')  # a glyph that the font lacks
+            for suffix in '.svg', '.png':
+                path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()),
+                                    f'names{suffix}')
+                figures.draw('loss', str(path), [(name, losses()) for name in names])
+                if suffix == '.svg':
+                    texts = [str(each.text).strip('\u200b') for each in
+                             ElementTree.parse(path).iter() if each.tag.endswith('text')]
+        self.assertEqual([text for text in texts if text in names], names)
 
     def test_passkeys_have_intervals(self):
         rows = [{'length': 1024, 'num_hits': 4, 'num_trials': 4, 'accuracy': 1.0,

@@ -10,6 +10,8 @@ import pathlib
 import random
 import tempfile
 import unittest
+import unittest.mock
+import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import torch
@@ -115,6 +117,24 @@ class EvaluateTest(unittest.TestCase):
             self.assertLessEqual(ticks[0], min(losses))
             self.assertGreaterEqual(ticks[-1], max(losses))
             self.assertEqual(len(ticks), 5)
+
+    def test_a_figure_of_many_runs_with_any_name(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, row in (('loss', {'loss': 4.0}),
+                              ('passkey', {'accuracy': 0.5, 'interval95': [0.2, 0.8]})):
+                pathlib.Path(folder, f'{name}.json').write_text(json.dumps({
+                    'lengths': [{'length': length, **row} for length in (256, 512)]}))
+            path = f'{folder}/figure.svg'
+            names = ['R&D', 'a<b', '"', "'", *'efgh']
+            plot_lengths.draw(path, [(name, folder) for name in names], 256)
+            texts = [each.text for each in ElementTree.parse(path).iter()
+                     if each.tag.endswith('text')]
+            self.assertEqual([text for text in texts if text in names], names)
+            error = io.StringIO()
+            with unittest.mock.patch('sys.argv', ['plot_lengths.py', path, *[folder] * 9]), \
+                    contextlib.redirect_stderr(error), self.assertRaises(SystemExit):
+                plot_lengths.main()
+            self.assertIn('RUN: 9 are given; at most 8 have a colour', error.getvalue())
 
 
 class PresetTest(unittest.TestCase):

@@ -159,10 +159,16 @@ def token_label(piece: str) -> str:
                     for each in piece)
     if len(shown) > LABEL_CHARACTERS:
         shown = shown[:LABEL_CHARACTERS - 1] + '…'
-    return shown.replace('$', r'\$')
+    return plain(shown)
 
 
 SPACES = {' ': '␣', '\n': '↵', '\t': '⇥'}
+
+
+def plain(name: str) -> str:
+    """A name that matplotlib draws as it is: $ begins no formula, and _ hides it from no legend."""
+    hidden = '\N{ZERO WIDTH SPACE}' if name.startswith('_') else ''
+    return hidden + name.replace('$', r'\$')
 
 
 class Panels:
@@ -396,7 +402,8 @@ def ruler(named: Named) -> Figure:
         errors = [[max(0.0, y - low) for y, low in zip(y_values, lows)],
                   [max(0.0, high - y) for y, high in zip(y_values, highs)]]
         axes.errorbar(x_values, y_values, yerr=errors if is_one else None, fmt='o-', capsize=2,
-                      markersize=3, linewidth=1, elinewidth=0.5, color=colours(i), label=label)
+                      markersize=3, linewidth=1, elinewidth=0.5, color=colours(i),
+                      label=plain(label) if is_one else label)
     length_axis(axes, [point[0] for points in curves.values() for point in points])
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:.0%}'))
@@ -602,7 +609,7 @@ def read(argument: str) -> tuple[str, JsonObject]:
 def draw(kind: str, path: str, named: Named) -> None:
     """Draws and writes a figure. Errors: ValueError, OSError."""
     try:
-        figure = KINDS[kind](named)
+        figure = KINDS[kind]([(plain(name), document) for name, document in named])
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError('this is not what `lssar` prints for a figure of kind '
                          f'{kind}: {error!r}') from error
