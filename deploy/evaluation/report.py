@@ -70,6 +70,13 @@ def relative(path: pathlib.Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
+def write_whole(path: pathlib.Path, text: str) -> None:
+    """Writes a file: all of it, or what was there stays."""
+    partial = path.with_name(f'partial-{path.name}')
+    partial.write_text(text, encoding='utf-8')
+    partial.replace(path)
+
+
 def quoted(command: Sequence[str]) -> str:
     """A command as one line of a shell."""
     return ' '.join(shlex.quote(part) for part in command)
@@ -232,6 +239,12 @@ def check_files(given: argparse.Namespace) -> None:
     for name, path in ('--ids', given.ids), ('--text', given.text):
         if path is not None and not path.is_file():
             raise EvaluationError(f'{name}: {path} is no file')
+    if given.text is not None:
+        try:
+            given.text.read_text(encoding='utf-8')
+        except UnicodeDecodeError as error:
+            raise EvaluationError(f'--text: {given.text} is not UTF-8 at byte {error.start}'
+                                  ) from None
     if given.ids is None and given.text is None and not (given.model / 'held_out.bin').exists():
         raise EvaluationError(f'{given.model / "held_out.bin"} does not exist: give --ids FILE '
                               '(uint16) or --text FILE')
@@ -263,10 +276,16 @@ def check_length_of_ids(given: argparse.Namespace) -> None:
 
 
 def check_owner(out: pathlib.Path, model: pathlib.Path) -> None:
-    """Results in `out` are this checkpoint's. Errors: EvaluationError."""
+    """Results in `out` are this checkpoint's, and files there are results. Errors: EvaluationError.
+    """
     path = out / 'checkpoint.json'
+    if not path.exists() and out.is_dir() and list(out.iterdir()):
+        raise EvaluationError(f'{out} has other files and no checkpoint.json: give another OUT')
     if path.exists():
-        owner = json.loads(path.read_text(encoding='utf-8'))['path']
+        try:
+            owner = json.loads(path.read_text(encoding='utf-8'))['path']
+        except (ValueError, KeyError, TypeError):
+            raise EvaluationError(f'{path} does not name a checkpoint: give another OUT') from None
         if owner != str(model.resolve()):
             raise EvaluationError(f'{out} has the results of {owner}: give another OUT')
 
@@ -282,7 +301,9 @@ class Evaluation:
         self.state_path = self.out / 'steps.json'
         self.state: Json = {}
         if self.state_path.exists():
-            self.state = json.loads(self.state_path.read_text(encoding='utf-8'))
+            # One that was cut off, by an earlier version, keeps no step.
+            with contextlib.suppress(ValueError):
+                self.state = json.loads(self.state_path.read_text(encoding='utf-8'))
         self.info: Json = {}
         self.address = ''
 
@@ -429,14 +450,16 @@ class Evaluation:
             result = self.measure(step, partial)
             partial.unlink(missing_ok=True)
             seconds = time.monotonic() - started
-            path.write_text(json.dumps(result, ensure_ascii=False) + '\n', encoding='utf-8')
+            write_whole(path, json.dumps(result, ensure_ascii=False) + '\n')
             self.figure_path(step).unlink(missing_ok=True)
             self.state[step.name] = {'key': key, 'seconds': round(seconds, 1)}
-            self.state_path.write_text(json.dumps(self.state, indent=1) + '\n', encoding='utf-8')
+            write_whole(self.state_path, json.dumps(self.state, indent=1) + '\n')
             print(f'{step.name}: {seconds:.1f} s', flush=True)
         if step.figure and not self.figure_path(step).exists():
-            self.run_cli('figure', step.figure, str(self.figure_path(step)),
-                         f'{self.info["model_name"]}={path}')
+            drawn = self.figure_path(step)
+            partial = drawn.with_name(f'partial-{drawn.name}')
+            self.run_cli('figure', step.figure, str(partial), f'{self.info["model_name"]}={path}')
+            partial.replace(drawn)
 
     def measure(self, step: Step, partial: pathlib.Path) -> Json:
         """The JSON of a step's command. `partial`: keeps what a stopped run has measured."""
@@ -479,7 +502,7 @@ class Evaluation:
             self.info = json.loads(self.run_cli('info', '--server', address, '--json'))
             owner = {'path': str(self.given.model.resolve()),
                      'checkpoint_hash': self.info['checkpoint_hash']}
-            (self.out / 'checkpoint.json').write_text(json.dumps(owner) + '\n', encoding='utf-8')
+            write_whole(self.out / 'checkpoint.json', json.dumps(owner) + '\n')
             steps = self.chosen_steps()
             for step in steps:
                 self.run(step)

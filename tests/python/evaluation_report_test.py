@@ -36,13 +36,13 @@ class EvaluationTest(unittest.TestCase):
         cls.html = (cls.out / 'report.html').read_text(encoding='utf-8')
 
     @classmethod
-    def report(cls, *flags, code=0):
+    def report(cls, *flags, code=0, cli=CLI):
         """Runs the program. -> its output."""
         command = [cls.python, ROOT / 'deploy' / 'evaluation' / 'report.py', MODEL, cls.out,
                    '--ids', cls.ids, '--tasks', cls.tasks, *FLAGS, *flags]
         done = subprocess.run([str(part) for part in command], text=True, check=False,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
-                              env=isolated(LSSAR_CLI=CLI, LSSAR_SERVER=SERVER))
+                              env=isolated(LSSAR_CLI=str(cli), LSSAR_SERVER=SERVER))
         if done.returncode != code:
             raise AssertionError(done.stdout)
         return done.stdout
@@ -107,6 +107,30 @@ class EvaluationTest(unittest.TestCase):
         self.assertEqual(list(self.out.glob('passkey-*')), [])
         (self.out / 'passkey.json').unlink()
         self.report('--steps', 'passkey')  # for the other tests
+
+    def test_a_figure_that_was_cut_off_is_drawn_again(self):
+        """`lssar` ends within a figure: what it left has another name."""
+        whole = (self.out / 'loss.svg').read_bytes()
+        (self.out / 'loss.svg').unlink()
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        program = folder / 'lssar'
+        program.write_text(f'''#!/bin/sh
+if [ "$1" = figure ]; then echo '<svg' >"$3"; exit 9; fi
+exec {pathlib.Path(CLI).resolve()} "$@"
+''')
+        program.chmod(0o755)
+        self.report('--steps', 'loss', code=1, cli=program)
+        self.report('--steps', 'loss')
+        self.assertEqual((self.out / 'loss.svg').read_bytes(), whole)
+        self.assertEqual(list(self.out.glob('partial-*')), [])
+
+    def test_a_list_of_steps_that_was_cut_off(self):
+        path = self.out / 'steps.json'
+        whole = path.read_text()
+        path.write_text(whole[:20])
+        self.assertNotIn('kept', self.report('--steps', 'loss'))
+        self.assertIn('loss', json.loads(path.read_text()))
+        path.write_text(whole)  # for the other tests
 
     def test_steps_can_be_chosen(self):
         said = self.report('--steps', 'loss,passkey')
@@ -209,11 +233,22 @@ class EvaluationTest(unittest.TestCase):
         self.assertIn('give another OUT', done.stderr)
 
     def test_files_are_checked_first(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        latin1 = folder / 'latin1.txt'
+        latin1.write_bytes('Er war müde.'.encode('latin-1'))
+        foreign = folder / 'mine'
+        foreign.mkdir()
+        (foreign / 'report.md').write_text('precious')
         for flags, sentence in ((['--text', 'none.txt', '--check'], 'none.txt is no file'),
                                 (['--p', '3,x', '--check'], "--p: 'x' is no number above 0"),
-                                (['--tasks', 'none', '--check'], 'none is no directory')):
+                                (['--tasks', 'none', '--check'], 'none is no directory'),
+                                (['--text', str(latin1), '--check'],
+                                 f'--text: {latin1} is not UTF-8 at byte 8'),
+                                (['--check'], f'{foreign} has other files and no checkpoint.json: '
+                                              'give another OUT')):
+            out = foreign if flags == ['--check'] else self.out
             command = ['/usr/bin/python3', '-B', ROOT / 'deploy' / 'evaluation' / 'report.py',
-                       MODEL, self.out, *flags]
+                       MODEL, out, *flags]
             done = subprocess.run([str(part) for part in command], text=True, check=False,
                                   timeout=300, stderr=subprocess.PIPE)
             self.assertEqual(done.returncode, 1)
