@@ -31,6 +31,36 @@ class HiddenStatesPageTest(unittest.TestCase):
         self.assertGreater(max(accuracy), accuracy[0])
 
 
+class OptionsTest(unittest.TestCase):
+
+    PROGRAM = '''
+import json, sys
+import lssar.lm_eval
+for given in json.loads(sys.argv[1]):
+    try:
+        print(json.dumps(lssar.lm_eval.to_options(given, 9)[0]))
+    except ValueError as error:
+        print(json.dumps(str(error)))
+'''
+
+    def test_numbers_of_generation_arguments(self):
+        usual = {'max_tokens': 9, 'stop_strings': [], 'temperature': 0.0}
+        word = 'the generation argument '
+        cases = (
+            ({'max_gen_toks': 3.0}, {**usual, 'max_tokens': 3}),
+            ({'max_gen_toks': '3'}, {**usual, 'max_tokens': 3}),
+            ({'top_k': 5.0, 'seed': 2**63 + 1}, {**usual, 'top_k': 5, 'seed': 2**63 + 1}),
+            ({'max_gen_toks': None, 'top_k': None, 'top_p': None, 'until': None}, usual),
+            ({'max_gen_toks': 3.5}, word + 'max_gen_toks is 3.5; must be a whole number'),
+            ({'top_k': True}, word + 'top_k is True; must be a whole number'),
+            ({'top_p': 'x'}, word + "top_p is 'x'; must be a number"))
+        done = run(environment('foreign'), '-c', self.PROGRAM,
+                   json.dumps([given for given, _ in cases]), env=isolated())
+        found = list(map(json.loads, done.stdout.splitlines()[-len(cases):]))
+        for (given, expected), each in zip(cases, found, strict=True):
+            self.assertEqual(each, expected, given)
+
+
 class LmEvalTest(unittest.TestCase):
 
     @classmethod

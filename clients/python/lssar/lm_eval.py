@@ -14,6 +14,7 @@ truncated on the left, as lm-eval's own `hf` model does it.
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import json
 import logging
@@ -69,24 +70,40 @@ def cut_at(text: str, stops: Iterable[str]) -> str:
     return text[:min((at for at in map(text.find, stops) if at >= 0), default=len(text))]
 
 
+def _number(name: str, value: object, kind: type[int] | type[float]) -> int | float:
+    """A generation argument as a number; 3.0, as JSON and YAML may have it, is the integer 3.
+
+    Errors: ValueError.
+    """
+    with contextlib.suppress(ValueError):
+        return kind(str(value))
+    with contextlib.suppress(ValueError):
+        if (real := float(str(value))).is_integer():
+            return int(real)
+    wanted = 'a whole number' if kind is int else 'a number'
+    raise ValueError(f'the generation argument {name} is {value!r}; must be {wanted}')
+
+
 def to_options(kwargs: Mapping[str, object], default_max_tokens: int
                ) -> tuple[GenerateOptions, list[str]]:
-    """lm-eval's generation arguments as options, and all stop strings.
+    """lm-eval's generation arguments as options, and all stop strings. None: it is not given.
 
-    Errors: ValueError for an argument that would change the result and is not known here.
+    Errors: ValueError for an argument that would change the result and is not known here, and for
+        one that is no number.
     """
-    rest = dict(kwargs)
+    rest = {name: value for name, value in kwargs.items() if value is not None}
     stops = stop_list(rest.pop('until', None))
     sent = [stop for stop in stops if len(stop.encode()) <= MAX_STOP_BYTES][:MAX_STOP_STRINGS]
-    lengths = [rest.pop(name) for name in LENGTH_NAMES if name in rest]
+    lengths = [_number(name, rest.pop(name), int) for name in LENGTH_NAMES if name in rest]
     do_sample = rest.pop('do_sample', None)
     values: dict[str, object] = {
-        'max_tokens': int(str(lengths[0])) if lengths else default_max_tokens,
+        'max_tokens': lengths[0] if lengths else default_max_tokens,
         'stop_strings': sent,
         'temperature': 0.0 if do_sample in (None, False) else 1.0,
     }
     for names, kind in (FLOAT_OPTIONS, float), (INT_OPTIONS, int):
-        values.update({name: kind(str(rest.pop(name))) for name in names if name in rest})
+        values.update({name: _number(name, rest.pop(name), kind)
+                       for name in names if name in rest})
     if do_sample is False:
         values['temperature'] = 0.0
     if rest:
