@@ -1244,7 +1244,7 @@ STOPS = {'chatml': '<|im_end|>', 'llama3': '<|eot_id|>', 'llama3_1': '<|eot_id|>
          'deepseek_v3': '<｜end▁of▁sentence｜>', 'zephyr': '</s>'}
 
 
-class ChatRolesTest(unittest.TestCase):
+class ChatRolesTest(Folder):
     """Role tables of published templates, against jinja2."""
 
     def test_published_templates(self):
@@ -1265,6 +1265,22 @@ class ChatRolesTest(unittest.TestCase):
                 self.assertEqual('system' in table['next'][''], has_system)
                 if not has_system:
                     self.assertIsNone(table['system'])
+
+    def test_the_server_reads_the_tables(self):
+        source = self.write_hugging_face('model', CONFIG, plain_models.llama_weights(CONFIG))
+        pieces = ['<unk>', '<s>', '</s>', *map(chr, range(33, 127))]
+        (pathlib.Path(source) / 'tokenizer.model').write_bytes(gguf_tokenizer._tokenizer_model(
+            {'tokenizer.ggml.scores': [0.0] * len(pieces)}, pieces,
+            [2, 3, 3] + [1] * (len(pieces) - 3)))
+        (pathlib.Path(source) / 'tokenizer_config.json').write_text(json.dumps(SPECIALS))
+        for path in sorted(TEMPLATES.glob('*.jinja')):
+            with self.subTest(path.stem):
+                shutil.copy(path, pathlib.Path(source) / 'chat_template.jinja')
+                out, _ = self.run_import(source)
+                self.assertTrue((pathlib.Path(out) / 'chat_roles.json').exists())
+                with served.running(SERVER, out, '--threads', '1') as client:
+                    [generation] = client.complete(CHAT[1:2], max_tokens=1)
+                    self.assertEqual(len(generation.tokens), 1)
 
     def test_default_system_texts(self):
         for name, text in {'smollm2': 'named SmolLM', 'qwen2_5': 'You are Qwen',

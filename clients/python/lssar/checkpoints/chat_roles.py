@@ -408,12 +408,13 @@ def _narrowed(table: Table) -> list[Table]:
 
     only_user = without(table, generate_after=['user'], end_after=['user'])
     only_user.pop('last', None)
-    turns = {'': ['system', 'user'] if table['system'] else ['user'], 'system': ['user'],
-             'user': ['assistant'], 'assistant': ['user']}
-    plain = without(only_user, next=turns)
-    tables = [table, only_user, plain]
+    turns = {'': ['user'], 'user': ['assistant'], 'assistant': ['user']}
+    tables = [table, only_user]
     if table['system']:
-        tables.append(without(plain, system=None, next={**turns, '': ['user']}))
+        tables.append(without(only_user, next={
+            **turns, '': ['system', 'user'], 'system': ['user']}))
+    # Without a row for system messages no order may name them.
+    tables.append(without(only_user, next=turns, system=None))
     return tables
 
 
