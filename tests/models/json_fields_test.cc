@@ -36,6 +36,10 @@ TEST(ParseJsonTest, RefusesWhatIsNotJson) {
       {"[1,]", "not JSON: at byte 4"},
       {"1 2", "not JSON: at byte 3"},
       {"\"\xff\"", "not JSON: at byte 2"},
+      // The library's parser ends at a NUL.
+      {{"{}\0{", 4}, "not JSON: at byte 3"},
+      {{"{}\0", 3}, "not JSON: at byte 3"},
+      {{"[1,\0 2]", 7}, "not JSON: at byte 4"},
       {"[1e999]", "the number at byte 6 is too large"},
       {R"({"a":1,"b":{"a":1,"a":2}})", "the name \"a\" occurs twice in one object"},
       {Repeated("[", 65), "nested more than 64 levels deep"},
@@ -73,6 +77,8 @@ TEST(ForEachJsonMemberTest, VisitsMembersInOrder) {
   EXPECT_THAT(MessageOf(ForEachJsonMember("[1]", "f", visit)), HasSubstr("f: is array, not a"));
   EXPECT_THAT(MessageOf(ForEachJsonMember("7", "f", visit)), HasSubstr("not a JSON object"));
   EXPECT_THAT(MessageOf(ForEachJsonMember(R"({"a":1,"a":2})", "f", visit)), HasSubstr("twice"));
+  EXPECT_THAT(MessageOf(ForEachJsonMember(std::string("{}\0", 3), "f", visit)),
+              HasSubstr("not JSON: at byte 3"));
 }
 
 }  // namespace
