@@ -64,11 +64,13 @@ StreamDecoder::StreamDecoder(const Tokenizer* tokenizer, bool continues_text,
 
 std::string StreamDecoder::Push(int32_t id) {
   std::string_view bytes = tokenizer_->PieceBytes(id);
-  if (at_start_ && !bytes.empty()) {
+  const std::string_view name =
+      skips_special_tokens_ ? std::string_view() : tokenizer_->SpecialTokenName(id);
+  if (at_start_ && !(bytes.empty() && name.empty())) {
     at_start_ = false;
-    if (bytes.front() == ' ') bytes.remove_prefix(1);
+    if (bytes.starts_with(' ')) bytes.remove_prefix(1);
   }
-  if (bytes.empty() && !skips_special_tokens_) bytes = tokenizer_->SpecialTokenName(id);
+  if (bytes.empty()) bytes = name;
   pending_ += bytes;
   std::string text;
   MoveCompleteCharacters(/*at_end=*/false, &pending_, &text);

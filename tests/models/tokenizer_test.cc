@@ -73,7 +73,11 @@ TEST(TokenizerTest, SpecialTokensHaveTheirTextWhereTheyAreNotSkipped) {
   ids.insert(ids.begin(), eos);
   ids.push_back(eos);
   EXPECT_EQ(Decode(Shipped(), ids), "The cat");
-  EXPECT_EQ(Decode(Shipped(), ids, /*skips_special_tokens=*/false), "</s>The cat</s>");
+  // The space is the text's first only where no name is before it: tokenizers 0.23.
+  EXPECT_EQ(Decode(Shipped(), ids, /*skips_special_tokens=*/false), "</s> The cat</s>");
+  ids.erase(ids.begin());
+  EXPECT_EQ(Decode(Shipped(), ids, /*skips_special_tokens=*/false), "The cat</s>");
+  ids.insert(ids.begin(), Shipped().VocabSize() - 1);  // an id without a text and a name
   // Half a character before a special token is no character.
   ids = BytePieces("\xe2\x82");
   ids.push_back(eos);
