@@ -18,6 +18,7 @@
 #include "models/gpt.h"
 #include "models/json_fields.h"
 #include "models/safetensors.h"
+#include "models/text/tokens_beside.h"
 
 namespace lssar {
 namespace {
@@ -76,15 +77,20 @@ constexpr std::array<std::string_view, 6> kAddBosClasses = {
     "LlamaTokenizer",         "LlamaTokenizerFast", "CodeLlamaTokenizer",
     "CodeLlamaTokenizerFast", "GemmaTokenizer",     "GemmaTokenizerFast"};
 
-// tokenizer_config.json: BOS, EOS, chat template and stop strings. Absent: no BOS, no chat.
+// tokenizer_config.json and special_tokens_map.json: BOS, EOS, chat template and stop strings.
+// Absent: no BOS, no chat.
 absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint* checkpoint) {
   const std::string path = StrCat(directory, "/tokenizer_config.json");
   const absl::StatusOr<std::string> text = ReadWholeFile(path, kMaxTemplateFileBytes);
-  if (absl::IsNotFound(text.status())) return absl::OkStatus();
-  RETURN_IF_ERROR(text.status());
-  ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseJson(*text, path));
-
-  checkpoint->tokenizer_config = *text;
+  if (!absl::IsNotFound(text.status())) RETURN_IF_ERROR(text.status());
+  nlohmann::json parsed;
+  if (text.ok()) {
+    ASSIGN_OR_RETURN(parsed, ParseJson(*text, path));
+    RETURN_IF_ERROR(JsonFields(parsed, path).status());
+    checkpoint->tokenizer_config = *text;
+  }
+  RETURN_IF_ERROR(AddSpecialTokensMap(directory, &parsed));
+  if (parsed.is_null()) return absl::OkStatus();
   JsonFields fields(parsed, path);
   const std::string tokenizer_class = fields.Text("tokenizer_class", "");
   if (!fields.Has("add_bos_token") && std::ranges::count(kAddBosClasses, tokenizer_class) > 0) {
@@ -212,7 +218,7 @@ std::string HashOfConfig(const std::string& directory) {
   Sha256 hash;
   for (const std::string_view name :
        {"config.json", "added_tokens.json", "chat_roles.json", "chat_template.jinja",
-        "generation_config.json", "tokenizer_config.json"}) {
+        "generation_config.json", "special_tokens_map.json", "tokenizer_config.json"}) {
     const absl::StatusOr<std::string> text = ReadWholeFile(StrCat(directory, "/", name));
     if (!text.ok()) continue;
     if (name != "config.json") hash.Add(StrCat("\n", name, " ", text->size(), "\n"));

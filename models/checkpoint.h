@@ -36,7 +36,8 @@ struct Checkpoint {
   std::string name;  // the directory's last path component
   std::string hash;  // first 16 hex digits of the SHA-256 over config.json and the weights' files
   // The same over config.json and what else a reply depends on: tokenizer_config.json,
-  // added_tokens.json, the files of the chat template, generation_config.json.
+  // special_tokens_map.json, added_tokens.json, the files of the chat template,
+  // generation_config.json.
   std::string config_hash;
   ModelConfig config;
   DType dtype = DType::kF16;  // of fewest bits among the matrices' types

@@ -1,5 +1,6 @@
 #include "models/text/tokens_beside.h"
 
+#include <array>
 #include <charconv>
 #include <set>
 #include <utility>
@@ -15,6 +16,9 @@ namespace lssar {
 namespace {
 
 using nlohmann::json;
+
+constexpr std::array<const char*, 4> kNamedTokens{"bos_token", "eos_token", "unk_token",
+                                                  "pad_token"};
 
 // Null: there is no such file.
 absl::StatusOr<json> ReadJsonFile(const std::string& path) {
@@ -39,6 +43,26 @@ absl::StatusOr<AddedToken> ReadToken(const std::string& key, const json& token,
 
 }  // namespace
 
+absl::Status AddSpecialTokensMap(const std::string& directory, json* config) {
+  if (config->is_object() && config->contains("added_tokens_decoder")) return absl::OkStatus();
+  const std::string path = directory + "/special_tokens_map.json";
+  ASSIGN_OR_RETURN(const json map, ReadJsonFile(path));
+  if (map.is_null()) return absl::OkStatus();
+  JsonFields fields(map, path);
+  for (const char* const name : kNamedTokens) {
+    const auto found = map.find(name);
+    if (found == map.end()) continue;
+    const json content = found->is_object() ? found->value("content", json()) : *found;
+    if (!content.is_string() && !found->is_null()) {
+      fields.Fail(StrCat(name, " is ", QuoteJson(*found),
+                         ", must be a string or an object with a string \"content\""));
+    }
+    RETURN_IF_ERROR(fields.status());
+    (*config)[name] = content;
+  }
+  return fields.status();
+}
+
 absl::StatusOr<TokensBeside> ReadTokensBeside(const std::string& directory) {
   TokensBeside beside;
   std::set<std::string> contents;
@@ -50,7 +74,9 @@ absl::StatusOr<TokensBeside> ReadTokensBeside(const std::string& directory) {
     return absl::OkStatus();
   };
   const std::string config_path = directory + "/tokenizer_config.json";
-  ASSIGN_OR_RETURN(const json config, ReadJsonFile(config_path));
+  ASSIGN_OR_RETURN(json config, ReadJsonFile(config_path));
+  if (!config.is_null()) RETURN_IF_ERROR(JsonFields(config, config_path).status());
+  RETURN_IF_ERROR(AddSpecialTokensMap(directory, &config));
   if (!config.is_null()) {
     JsonFields fields(config, config_path);
     const json* const decoder = fields.Object("added_tokens_decoder");
@@ -65,7 +91,7 @@ absl::StatusOr<TokensBeside> ReadTokensBeside(const std::string& directory) {
       ASSIGN_OR_RETURN(AddedToken added, ReadToken(key, token, config_path));
       RETURN_IF_ERROR(add(std::move(added), config_path));
     }
-    for (const char* const name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
+    for (const char* const name : kNamedTokens) {
       const auto found = config.find(name);
       if (found == config.end()) continue;
       const json token = found->is_object() ? found->value("content", json()) : *found;

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "models/json_fields.h"
 #include "models/text/bpe_tokenizer.h"
 
 namespace lssar {
@@ -20,6 +22,12 @@ struct TokensBeside {
   std::optional<bool> add_prefix_space = {};
   std::string tiktoken_pattern = {};
 };
+
+// Puts the bos_token, eos_token, unk_token and pad_token of special_tokens_map.json into
+// `config`, what tokenizer_config.json says. As in transformers, that file says nothing beside an
+// added_tokens_decoder, and else comes first. null: there is none of the two files.
+// Errors  INVALID_ARGUMENT: names the file and the field
+absl::Status AddSpecialTokensMap(const std::string& directory, nlohmann::json* config);
 
 // Files that are absent say nothing.
 // Errors  INVALID_ARGUMENT: names the file and the field

@@ -6,12 +6,14 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
 
 #include "base/str_cat.h"
 #include "models/safetensors.h"
+#include "nlohmann/json.hpp"
 #include "tests/models/fixture.h"
 #include "tests/support/test_device.h"
 
@@ -46,6 +48,7 @@ TEST(CheckpointTest, TheHashOfTheConfigIsOfAllFilesThatChangeReplies) {
            {"added_tokens.json", R"({"</s>": 2})"},
            {"chat_template.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}"},
            {"generation_config.json", R"({"eos_token_id": 7})"},
+           {"special_tokens_map.json", R"({"pad_token": "</s>"})"},
            {"tokenizer_config.json", R"({"add_bos_token": false})"}}) {
     directory.Write(name, text);
     const absl::StatusOr<Checkpoint> changed = Load(directory.Path());
@@ -82,6 +85,34 @@ TEST(CheckpointTest, NameIsTheDirectorysAndHashIsTheFiles) {
   EXPECT_EQ(Load(std::string(kSmallModel) + "//")->name, "gpt_lssar");
   directory.Write("config.json", testing::ReadFile(directory.Path() + "/config.json") + "\n");
   EXPECT_NE(Load(directory.Path())->hash, hash);
+}
+
+// As transformers 5.24 reads the two files (PreTrainedTokenizerBase._from_pretrained).
+TEST(CheckpointTest, TheMapOfSpecialTokens) {
+  const ScratchDirectory directory;
+  directory.CopyFrom(kShippedModel);
+  const auto tokens_with = [&](std::string_view config, std::string_view map) {
+    directory.Write("tokenizer_config.json", config);
+    directory.Write("special_tokens_map.json", map);
+    const absl::StatusOr<Checkpoint> loaded = Load(directory.Path());
+    return loaded.ok() ? StrCat(loaded->bos_token, " ", loaded->eos_token)
+                       : MessageOf(loaded.status());
+  };
+  const std::string_view map = R"({"bos_token": "<unk>", "eos_token": {"content": "</s>"}})";
+  EXPECT_EQ(tokens_with("{}", map), "<unk> </s>");
+  EXPECT_EQ(tokens_with(R"({"bos_token": "</s>"})", map), "<unk> </s>");
+  EXPECT_EQ(tokens_with(R"({"bos_token": "</s>"})", R"({"eos_token": "<unk>"})"), "</s> <unk>");
+  EXPECT_EQ(tokens_with(R"({"bos_token": "</s>"})", R"({"bos_token": null})"), " ");
+  EXPECT_EQ(tokens_with(R"({"bos_token": "</s>", "added_tokens_decoder": {}})", map), "</s> ");
+  for (const std::string_view bad : {"2", "{}", R"({"content": 2})", R"(["<s>"])"}) {
+    EXPECT_THAT(tokens_with("{}", StrCat(R"({"eos_token": )", bad, "}")),
+                AllOf(HasSubstr("special_tokens_map.json: eos_token is "),
+                      HasSubstr("must be a string or an object with a string \"content\"")));
+  }
+  EXPECT_THAT(tokens_with("{}", "[]"), HasSubstr("special_tokens_map.json: is []"));
+  std::filesystem::remove(directory.Path("tokenizer_config.json"));
+  directory.Write("special_tokens_map.json", map);
+  EXPECT_EQ(Load(directory.Path())->bos_token, "<unk>");
 }
 
 TEST(CheckpointTest, TokenizerIsOptional) {

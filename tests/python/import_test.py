@@ -1445,6 +1445,17 @@ class TokenizerFilesTest(Folder):
         out, report = self.import_with('template', {'tokenizer_config.json': beside})
         table = json.loads((pathlib.Path(out) / 'chat_roles.json').read_text())
         self.assertEqual(table['stop_strings'], ['<|end|>'])
+        listed = {'bos_token': '<unk>', 'eos_token': {'content': '<|im_end|>'}}
+        for config, start in ({}, '<unk>'), ({'bos_token': 'a'}, '<unk>'), (
+                {'bos_token': 'a', 'added_tokens_decoder': {}}, 'a'):
+            out, report = self.import_with('template', {
+                'special_tokens_map.json': listed,
+                'tokenizer_config.json': {**config, 'chat_template': '{{ bos_token }}' + phi}})
+            written = json.loads((pathlib.Path(out) / 'chat_roles.json').read_text())
+            self.assertEqual(written['start'], start)
+            self.assertEqual((pathlib.Path(out) / 'special_tokens_map.json').exists(),
+                             start == '<unk>')
+        os.remove(self.path('template/special_tokens_map.json'))
         _, report = self.import_with('template', {
             'tokenizer_config.json': {'chat_template': '{{ messages[0].x.y }}'}})
         self.assertIn('no role table', report.notes[-1])

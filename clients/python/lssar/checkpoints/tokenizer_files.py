@@ -21,6 +21,7 @@ SETS = (
 TIKTOKEN = ('gpt2', 'r50k_base', 'p50k_base', 'cl100k_base', 'o200k_base')
 CONFIG, TEMPLATE, ADDED = 'tokenizer_config.json', 'chat_template.jinja', 'added_tokens.json'
 BESIDE = (CONFIG, TEMPLATE, ADDED)
+SPECIAL_MAP = 'special_tokens_map.json'
 GENERATION = 'generation_config.json'
 
 
@@ -104,6 +105,10 @@ def read(folder: str, given: str | None) -> Files:
     for name in BESIDE:
         if is_there(os.path.join(beside, name)):
             files.add(name, os.path.join(beside, name))
+    # transformers and the server read it only then, and before tokenizer_config.json.
+    if 'added_tokens_decoder' not in files.json(CONFIG) and is_there(
+            os.path.join(beside, SPECIAL_MAP)):
+        files.add(SPECIAL_MAP, os.path.join(beside, SPECIAL_MAP))
     other = os.path.join(beside, 'tokenizer.json')
     is_named = given is not None and os.path.isfile(given)
     if 'tokenizer.model' in files.contents and is_there(other) and not is_named:
@@ -263,10 +268,10 @@ def special_tokens(files: Files) -> tuple[dict[str, str], list[str]]:
 
     Errors: CheckpointError.
     """
-    config = files.json(CONFIG)
+    config, listed = files.json(CONFIG), files.json(SPECIAL_MAP)
     named = {}
     for name in ('bos_token', 'eos_token', 'unk_token', 'pad_token', 'sep_token', 'cls_token'):
-        value = config.get(name)
+        value = (listed if name in listed else config).get(name)
         if isinstance(value, dict):
             value = value.get('content')
         if isinstance(value, str):
