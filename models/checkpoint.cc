@@ -114,6 +114,16 @@ absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint* check
                        ", but bos_token_id of config.json is ", *checkpoint->config.bos_id,
                        "; they must be equal where add_bos_token is true"));
   }
+  const auto before = checkpoint->tokenizer->TokenBeforeText();
+  if (checkpoint->add_bos && before && before != checkpoint->config.bos_id) {
+    const bool has_name = *before < checkpoint->tokenizer->VocabSize();
+    const std::string_view name =
+        has_name ? checkpoint->tokenizer->SpecialTokenName(*before) : std::string_view();
+    fields.Fail(StrCat("add_bos_token is true, and tokenizer.json puts token ", *before,
+                       name.empty() ? "" : StrCat(", ", Quote(name), ","),
+                       " before each text, but bos_token_id of config.json is ",
+                       *checkpoint->config.bos_id, "; they must be equal"));
+  }
   if (const nlohmann::json* stops = fields.Array("stop_strings")) {
     for (const nlohmann::json& stop : *stops) {
       if (!stop.is_string() || stop.get_ref<const std::string&>().empty()) {

@@ -57,6 +57,7 @@ class BpeTokenizer : public Tokenizer {
         pre_tokenizer_(std::move(pre_tokenizer)),
         encoder_(std::move(vocabulary.model)),
         adds_dummy_prefix_(vocabulary.adds_dummy_prefix),
+        token_before_text_(vocabulary.token_before_text),
         max_piece_bytes_(FindMaxPieceBytes()) {
     const bool prepends = std::ranges::any_of(normalizer_, IsPrepend);
     const bool is_local = std::ranges::all_of(normalizer_, [](const NormalizerStep& step) {
@@ -99,6 +100,7 @@ class BpeTokenizer : public Tokenizer {
     }
     return std::nullopt;
   }
+  std::optional<int32_t> TokenBeforeText() const override { return token_before_text_; }
   bool AddsDummyPrefix() const override { return adds_dummy_prefix_; }
   std::string_view Hash() const override { return hash_; }
   int MaxPieceBytes() const override { return max_piece_bytes_; }
@@ -155,6 +157,7 @@ class BpeTokenizer : public Tokenizer {
   const PreTokenizer pre_tokenizer_;
   const BpeEncoder encoder_;
   const bool adds_dummy_prefix_;
+  const std::optional<int32_t> token_before_text_;
   const int max_piece_bytes_;
   bool prepends_space_ = false;  // the normalizer puts a space before a text
   bool can_split_ = false;       // as SplitStable

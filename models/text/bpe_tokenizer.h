@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,9 @@ struct BpeVocabulary {
   std::vector<AddedToken> added_tokens;
   std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;
-  bool adds_dummy_prefix = false;  // as Tokenizer::AddsDummyPrefix
-  std::string hash;                // first 16 hex digits of the SHA-256 of the files
+  bool adds_dummy_prefix = false;            // as Tokenizer::AddsDummyPrefix
+  std::optional<int32_t> token_before_text;  // as Tokenizer::TokenBeforeText
+  std::string hash;                          // first 16 hex digits of the SHA-256 of the files
 };
 
 // Errors  INVALID_ARGUMENT: a pattern of the pre-tokenizer is not supported, or the normalizer

@@ -64,6 +64,9 @@ class Tokenizer {
     return std::nullopt;
   }
 
+  // The special token that the file puts before each text; nullopt: none. Encode does not.
+  virtual std::optional<int32_t> TokenBeforeText() const { return std::nullopt; }
+
   // True if the tokenizer adds a space before the text, which Decode removes from the first piece
   // (SentencePiece's dummy prefix).
   virtual bool AddsDummyPrefix() const = 0;

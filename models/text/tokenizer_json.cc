@@ -1,4 +1,5 @@
 // ReadTokenizerJson (bpe_files.h).
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -61,6 +62,7 @@ class Reader {
     builder.Get()->normalizer = std::move(normalizer_);
     builder.Get()->pre_tokenizer = std::move(pre_tokenizer_);
     builder.Get()->adds_dummy_prefix = adds_dummy_prefix_;
+    builder.Get()->token_before_text = token_before_text_;
     return std::move(builder).Finish(HashOfFiles({text}));
   }
 
@@ -259,10 +261,33 @@ class Reader {
       }
       return part_fields.status();
     }));
-    if (before.empty() || SaysAddBosToken()) return absl::OkStatus();
+    if (before.empty()) return absl::OkStatus();
+    if (SaysAddBosToken()) return ReadTokenBeforeText(before, where, fields);
     fields->Fail(StrCat("puts ", Quote(before), " before each text: ", directory_,
                         "/tokenizer_config.json must have add_bos_token, true or false"));
     return fields->status();
+  }
+
+  // The id of the template's token `name`, which special_tokens says, not the vocabulary.
+  absl::Status ReadTokenBeforeText(const std::string& name, const std::string& where,
+                                   JsonFields* fields) {
+    const json* const tokens = fields->Object("special_tokens");
+    if (tokens == nullptr) fields->Fail("special_tokens is missing");
+    RETURN_IF_ERROR(fields->status());
+    JsonFields tokens_fields = FieldsOf(*tokens, StrCat(where, ": special_tokens"));
+    const json* const token = tokens_fields.Object(name);
+    if (token == nullptr) tokens_fields.Fail(StrCat(Quote(name), " is missing"));
+    RETURN_IF_ERROR(tokens_fields.status());
+    JsonFields token_fields = FieldsOf(*token, StrCat(where, ": special_tokens: ", Quote(name)));
+    const json* const ids = token_fields.Array("ids");
+    if (ids == nullptr || ids->size() != 1 || !(*ids)[0].is_number_unsigned() ||
+        (*ids)[0].get<uint64_t>() > uint64_t(kMaxId)) {
+      token_fields.Fail(
+          StrCat("ids is ", ids == nullptr ? "missing" : QuoteJson(*ids), ", must be one id"));
+      return token_fields.status();
+    }
+    token_before_text_ = (*ids)[0].get<int32_t>();
+    return absl::OkStatus();
   }
 
   bool SaysAddBosToken() const {
@@ -420,6 +445,7 @@ class Reader {
   std::vector<PreTokenizerStep> pre_tokenizer_;
   bool is_byte_level_ = false;
   bool adds_dummy_prefix_ = false;
+  std::optional<int32_t> token_before_text_;
 };
 
 }  // namespace

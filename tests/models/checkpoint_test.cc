@@ -115,6 +115,52 @@ TEST(CheckpointTest, TheMapOfSpecialTokens) {
   EXPECT_EQ(Load(directory.Path())->bos_token, "<unk>");
 }
 
+// Ids: tokenizers 0.23, which puts the ids of the template's special_tokens before a text.
+TEST(CheckpointTest, TheTemplateOfATokenizerPutsTheTokenOfTheConfig) {
+  const ScratchDirectory directory;
+  directory.CopyFrom(kSmallModel);
+  const std::string config = directory.Path("config.json");
+  auto fields = nlohmann::json::parse(testing::ReadFile(config));
+  fields["bos_token_id"] = 0;
+  directory.Write("config.json", fields.dump());
+  const auto status_with = [&](const nlohmann::json& tokens, bool adds_bos, bool has_name = true) {
+    const nlohmann::json post_processor = {{"type", "TemplateProcessing"},
+                                           {"single",
+                                            {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+                                             {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+                                           {"special_tokens", tokens}};
+    directory.Write("tokenizer.json",
+                    nlohmann::json{{"pre_tokenizer", {{"type", "ByteLevel"}}},
+                                   {"post_processor", post_processor},
+                                   {"added_tokens",
+                                    {{{"id", 0}, {"content", "<s>"}, {"special", true}},
+                                     {{"id", 1}, {"content", "<u>"}, {"special", true}}}},
+                                   {"model",
+                                    {{"type", "BPE"},
+                                     {"vocab", {{"<s>", 0}, {"<u>", 1}, {"a", 2}}},
+                                     {"merges", nlohmann::json::array()}}}}
+                        .dump());
+    nlohmann::json said = {{"add_bos_token", adds_bos}};
+    if (has_name) said["bos_token"] = "<s>";
+    directory.Write("tokenizer_config.json", said.dump());
+    return StrCat(Load(directory.Path()).status().message());
+  };
+  const auto ids = [](const std::vector<int>& listed) {
+    return nlohmann::json{{"<s>", {{"id", "<s>"}, {"ids", listed}}}};
+  };
+  EXPECT_EQ(status_with(ids({0}), true), "");
+  EXPECT_EQ(status_with(ids({0}), true, /*has_name=*/false), "");
+  EXPECT_EQ(status_with(ids({1}), false), "");
+  for (const bool has_name : {true, false}) {
+    EXPECT_THAT(status_with(ids({1}), true, has_name),
+                HasSubstr("tokenizer.json puts token 1, \"<u>\", before each text, but "
+                          "bos_token_id of config.json is 0; they must be equal"));
+  }
+  EXPECT_THAT(status_with(ids({0, 1}), true), HasSubstr("must be one id"));
+  EXPECT_THAT(status_with(ids({-1}), true), HasSubstr("must be one id"));
+  EXPECT_THAT(status_with(nlohmann::json::object(), true), HasSubstr("\"<s>\" is missing"));
+}
+
 TEST(CheckpointTest, TokenizerIsOptional) {
   const absl::StatusOr<Checkpoint> loaded = Load(kSmallModel);
   ASSERT_TRUE(loaded.ok());
