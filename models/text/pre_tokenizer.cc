@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "base/utf8.h"
@@ -96,6 +97,7 @@ class PatternTranslator {
 
   absl::Status TranslateInClass() {
     const char c = Peek(0);
+    RETURN_IF_ERROR(CheckFolding());
     if (c == '[') return RejectPart("a class in a class");
     if (c == '&' && Peek(1) == '&') return RejectPart("&&");
     if (c == ']') in_class_ = false;
@@ -103,7 +105,21 @@ class PatternTranslator {
     return absl::OkStatus();
   }
 
+  // Without case some texts of several characters are one: "ss" and "ß". Oniguruma matches those
+  // too, PCRE2 does not.
+  absl::Status CheckFolding() const {
+    if (folds_.empty() || !folds_.back()) return absl::OkStatus();
+    if (uint8_t(Peek(0)) >= 0x80) return RejectPart("a character beyond ASCII in (?i:)");
+    if (in_class_) return absl::OkStatus();
+    const std::string pair{char(std::tolower(Peek(0))), char(std::tolower(Peek(1)))};
+    for (const std::string_view folded : {"ss", "st", "ff", "fi", "fl"}) {
+      if (pair == folded) return RejectPart(StrCat(Quote(pattern_.substr(at_, 2)), " in (?i:)"));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status TranslateOutside() {
+    RETURN_IF_ERROR(CheckFolding());
     switch (Peek(0)) {
       case '.':
       case '^':
@@ -117,6 +133,8 @@ class PatternTranslator {
       }
       case '(':
         if (Peek(1) == '*') return RejectPart("\"(*\"");
+        folds_.push_back((!folds_.empty() && folds_.back()) ||
+                         pattern_.substr(at_).starts_with("(?i:"));
         if (Peek(1) != '?') break;
         for (const std::string_view group : {"(?:", "(?i:", "(?!", "(?=", "(?>"}) {
           if (!pattern_.substr(at_).starts_with(group)) continue;
@@ -124,6 +142,9 @@ class PatternTranslator {
           return absl::OkStatus();
         }
         return RejectPart(StrCat("the group ", pattern_.substr(at_, 3)));
+      case ')':
+        if (!folds_.empty()) folds_.pop_back();
+        break;
       case '}':
         // A repeat of a repeat in Oniguruma, possessive in PCRE2.
         if (Peek(1) == '+') return RejectPart("\"}+\"");
@@ -137,6 +158,7 @@ class PatternTranslator {
   const std::string_view pattern_;
   size_t at_ = 0;
   bool in_class_ = false;
+  std::vector<bool> folds_;  // of each open group: letters match without case
   std::string out_;
 };
 

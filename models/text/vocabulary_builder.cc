@@ -184,6 +184,15 @@ absl::Status VocabularyBuilder::AddToken(AddedToken token) {
   if (FindInvalidUtf8(token.content)) {
     return Fault(StrCat("the added token ", token.id, " is not UTF-8"));
   }
+  // Hugging Face's tokenizers would take another id than the file's.
+  if (const int32_t id = IdOf(token.content); id != kNoId && id != token.id) {
+    return Fault(StrCat("the added token ", Quote(token.content), " has id ", token.id,
+                        ", and is piece ", id, " of the vocabulary"));
+  }
+  if (const std::string& name = names_[size_t(token.id)]; !name.empty() && name != token.content) {
+    return Fault(StrCat("the added token ", Quote(token.content), " has id ", token.id,
+                        ", which is piece ", Quote(name), " of the vocabulary"));
+  }
   vocabulary_.pieces[size_t(token.id)] = token.is_special ? "" : token.content;
   vocabulary_.added_tokens.push_back(std::move(token));
   return absl::OkStatus();

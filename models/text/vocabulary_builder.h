@@ -52,6 +52,8 @@ class VocabularyBuilder {
   // Every two pieces whose bytes together are a piece merge to it; the lowest id first (tiktoken).
   void AddAllMerges();
 
+  // Errors  an id out of range or of another piece, a piece with another id; a content that is
+  //         empty, longer than 1 KiB or not UTF-8
   absl::Status AddToken(AddedToken token);
   // For files without a list of special tokens: they are the pieces that are neither a symbol nor
   // the result of a merge.

@@ -324,6 +324,13 @@ TEST(ByteLevelTokenizerTest, RefusesPipelinesWithOtherIds) {
       {[](json& j) { j["pre_tokenizer"] = SplitBy("[a[b]]"); }, "a class in a class"},
       {[](json& j) { j["pre_tokenizer"] = SplitBy("\\p{Han}"); }, "the property Han"},
       {[](json& j) { j["pre_tokenizer"] = SplitBy("a{1,3}+"); }, "}+"},
+      // Oniguruma lets these match another number of characters ("ß").
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("a(?i:b(?:ß)|c)"); },
+       "a character beyond ASCII in (?i:) at byte 9"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("(?i:k|[a-zſ])"); },
+       "a character beyond ASCII in (?i:) at byte 10"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("(?i:aSs)"); }, "\"Ss\" in (?i:) at byte 5"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("(?i:fi)"); }, "\"fi\" in (?i:)"},
       {[](json& j) { j["pre_tokenizer"] = SplitBy("(?<=a)b"); }, "the group (?<"},
       {[](json& j) { j["pre_tokenizer"] = SplitBy("a*"); }, "may match nothing"},
       {[](json& j) { j["pre_tokenizer"] = SplitBy(""); }, "may match nothing"},
@@ -340,7 +347,7 @@ TEST(ByteLevelTokenizerTest, RefusesPipelinesWithOtherIds) {
        "normalizers[64]: is step 65, at most 64"},
       {[](json& j) {
          j["normalizer"] = Enlarge(8);
-         j["added_tokens"] = {{{"id", 256}, {"content", "a"}, {"normalized", true}}};
+         j["added_tokens"] = {{{"id", 64}, {"content", "a"}, {"normalized", true}}};
        },
        "normalizer makes more than 4112 bytes of a text of 1"},
       {[](json& j) {
@@ -390,6 +397,14 @@ TEST(ByteLevelTokenizerTest, RefusesPipelinesWithOtherIds) {
          j["added_tokens"] = {{{"id", 300}, {"content", "<x>"}}};
        },
        "vocab_size, 257"},
+      {[](json& j) {
+         j["added_tokens"] = {{{"id", 256}, {"content", "a"}}};
+       },
+       "the added token \"a\" has id 256, and is piece 64"},
+      {[](json& j) {
+         j["added_tokens"] = {{{"id", 64}, {"content", "<x>"}}};
+       },
+       "the added token \"<x>\" has id 64, which is piece \"a\""},
       {[](json& j) {
          j["added_tokens"] = {{{"id", 256}, {"content", ""}}};
        },
