@@ -755,6 +755,14 @@ class GgufRefusedTest(Folder):
                 **vocabulary, 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'gpt-2',
                 'tokenizer.chat_template': byte, f'tokenizer.ggml.{field}': value})
 
+        for name in 'bos', 'eos', 'eot', 'eom':
+            for value in 2, 99999, -1:
+                self.refused(f'{name}_token_id is {value}; must be below 2, the number of tokens',
+                             gguf_tokenizer.files, {
+                                 **vocabulary, 'tokenizer.ggml.model': 'gpt2',
+                                 'tokenizer.ggml.pre': 'gpt-2',
+                                 f'tokenizer.ggml.{name}_token_id': value})
+
     def test_unknown_fields_of_hugging_face(self):
         weights = plain_models.llama_weights(CONFIG)
         source = self.write_hugging_face('unknown', {

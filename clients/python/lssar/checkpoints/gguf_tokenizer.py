@@ -153,16 +153,31 @@ def _token_id(fields: Mapping[str, Value], name: str, default: int) -> int:
     return value if isinstance(value, int) else default
 
 
+NO_TOKEN = 0xffffffff  # llama.cpp's -1
+
+
+def _check_ids(fields: Mapping[str, Value], count: int) -> None:
+    """Errors: CheckpointError for a special token that is none of the `count` tokens."""
+    for name in ('bos', 'eos', 'eot', 'eom'):
+        token = _token_id(fields, name, NO_TOKEN)
+        if not 0 <= token < count and token != NO_TOKEN:
+            raise CheckpointError(f'tokenizer.ggml.{name}_token_id is {token}; must be below '
+                                  f'{count}, the number of tokens. --tokenizer PATH names the '
+                                  'tokenizer that the model was trained with')
+
+
 def files(fields: Mapping[str, Value]) -> dict[str, bytes]:
     """{name: content} of the tokenizer's files; empty: the file has no tokenizer.
 
-    Errors: CheckpointError for a kind that is not known; --tokenizer PATH goes on.
+    Errors: CheckpointError for a kind that is not known, and for special tokens that it lacks;
+    --tokenizer PATH goes on.
     """
     model = fields.get('tokenizer.ggml.model')
     if model is None or model == 'no_vocab':
         return {}
     tokens = _texts(fields, 'tokenizer.ggml.tokens')
     types = _types(fields, len(tokens))
+    _check_ids(fields, len(tokens))
     while types and types[-1] == UNUSED:  # padding of the vocabulary
         tokens.pop()
         types.pop()
