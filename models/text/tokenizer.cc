@@ -93,18 +93,26 @@ std::string Decode(const Tokenizer& tokenizer, std::span<const int32_t> ids,
 
 namespace {
 
-// The tokens of a tokenizer.json by id: of its model, and added_tokens.
-absl::StatusOr<std::map<int64_t, std::string>> ReadTokensOfJson(const std::string& path) {
+// What a tokenizer.json beside a tokenizer.model says.
+struct OtherTokenizer {
+  std::map<int64_t, std::string> tokens;  // by id: of its model, and added_tokens
+  bool is_bpe = false;
+  json normalizer, pre_tokenizer;
+};
+
+absl::StatusOr<OtherTokenizer> ReadOtherTokenizer(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
-  std::map<int64_t, std::string> tokens;
+  OtherTokenizer other;
   const auto add = [&](const json& id, const json& content) {
     if (id.is_number_integer() && content.is_string()) {
-      tokens[id.get<int64_t>()] = content.get<std::string>();
+      other.tokens[id.get<int64_t>()] = content.get<std::string>();
     }
   };
   const auto visit = [&](const std::string& name, const json& value) {
     if (name == "model" && value.is_object() && value.contains("vocab")) {
       const json& vocabulary = value["vocab"];
+      const json type = value.value("type", json());
+      other.is_bpe = vocabulary.is_object() && (type.is_null() || type == "BPE");
       if (vocabulary.is_object()) {
         for (const auto& [content, id] : vocabulary.items()) add(id, content);
       }
@@ -116,41 +124,88 @@ absl::StatusOr<std::map<int64_t, std::string>> ReadTokensOfJson(const std::strin
       for (const json& token : value) {
         if (token.is_object()) add(token.value("id", json()), token.value("content", json()));
       }
+    } else if (name == "normalizer") {
+      other.normalizer = value;
+    } else if (name == "pre_tokenizer") {
+      other.pre_tokenizer = value;
     }
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(ForEachJsonMember(text, path, visit));
-  return tokens;
+  return other;
 }
 
-// tokenizer.model is read where tokenizer.json stands beside it: the two must be one vocabulary.
-// `beside`: the tokens that are read with tokenizer.model.
-absl::Status CheckSameTokens(const std::string& directory, int vocab_size,
-                             const std::vector<AddedToken>& beside) {
+std::string TypeOf(const json& step) {
+  const json type = step.is_object() ? step.value("type", json()) : json();
+  return type.is_string() ? type.get<std::string>() : "";
+}
+
+// The steps of a Sequence, or the step alone; none for null.
+std::vector<json> StepsOf(const json& pipeline, const char* name) {
+  if (pipeline.is_null()) return {};
+  if (TypeOf(pipeline) != "Sequence") return {pipeline};
+  const json steps = pipeline.value(name, json::array());
+  return {steps.begin(), steps.end()};
+}
+
+// What transformers makes of a tokenizer.model that is no BPE. Empty: `other` is that; else the
+// field that is not.
+std::string_view FieldOfOtherRules(const OtherTokenizer& other, bool adds_dummy_prefix) {
+  for (const json& step : StepsOf(other.normalizer, "normalizers")) {
+    const std::string type = TypeOf(step);
+    const bool joins_spaces =
+        type == "Replace" && step.value("pattern", json()) == json{{"Regex", " {2,}"}};
+    if (type != "Precompiled" && type != "Strip" && !joins_spaces) return "normalizer";
+  }
+  std::vector<json> steps = StepsOf(other.pre_tokenizer, "pretokenizers");
+  if (!steps.empty() && TypeOf(steps.front()) == "WhitespaceSplit") steps.erase(steps.begin());
+  if (steps.size() != 1 || TypeOf(steps.front()) != "Metaspace") return "pre_tokenizer";
+  const json& metaspace = steps.front();
+  const bool is_never = metaspace.contains("prepend_scheme")
+                            ? metaspace["prepend_scheme"] == "never"
+                            : metaspace.value("add_prefix_space", json()) == false;
+  return is_never == adds_dummy_prefix ? "pre_tokenizer" : "";
+}
+
+// Whether tokenizer.json is read, not the tokenizer.model beside it: transformers' tokenizers read
+// it, and its rules need not be the other's ("legacy" ones put a space behind special tokens too).
+// The two must have one vocabulary. A unigram tokenizer.json is not read: its rules must be
+// SentencePiece's. `beside`: the tokens that are read with tokenizer.model.
+absl::StatusOr<bool> PrefersTokenizerJson(const std::string& directory, int vocab_size,
+                                          const std::vector<AddedToken>& beside) {
   const std::string path = directory + "/tokenizer.json";
-  if (!std::filesystem::exists(path)) return absl::OkStatus();
+  if (!std::filesystem::exists(path)) return false;
   const std::string model_path = directory + "/tokenizer.model";
   ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(model_path));
   ASSIGN_OR_RETURN(const SentencePieceFile file,
                    ParseSentencePieceFile(bytes, model_path, vocab_size));
-  ASSIGN_OR_RETURN(const auto tokens, ReadTokensOfJson(path));
-  const auto fault = [&](int64_t id, std::string_view token, std::string_view other) {
+  ASSIGN_OR_RETURN(const OtherTokenizer other, ReadOtherTokenizer(path));
+  const auto fault = [&](std::string_view problem) {
     return absl::InvalidArgumentError(
-        StrCat(directory, ": tokenizer.model and tokenizer.json are not one tokenizer: token ", id,
-               " is ", Quote(token), " in tokenizer.json, and ", other,
-               " in tokenizer.model; remove the file that the model was not trained with"));
+        StrCat(directory, ": tokenizer.model and tokenizer.json are not one tokenizer: ", problem,
+               "; remove the file that the model was not trained with"));
+  };
+  const auto token_fault = [&](int64_t id, std::string_view token, std::string_view mine) {
+    return fault(StrCat("token ", id, " is ", Quote(token), " in tokenizer.json, and ", mine,
+                        " in tokenizer.model"));
   };
   const auto num_pieces = std::ssize(file.pieces);
-  for (const auto& [id, token] : tokens) {
+  for (const auto& [id, token] : other.tokens) {
     if (id < 0 || id >= vocab_size) continue;
     if (id < num_pieces) {
       const std::string& piece = file.pieces[size_t(id)].text;
-      if (piece != token) return fault(id, token, Quote(piece));
-    } else if (std::ranges::find(beside, token, &AddedToken::content) == beside.end()) {
-      return fault(id, token, "no token");
+      if (piece != token) return token_fault(id, token, Quote(piece));
+    } else if (!other.is_bpe &&
+               std::ranges::find(beside, token, &AddedToken::content) == beside.end()) {
+      return token_fault(id, token, "no token");
     }
   }
-  return absl::OkStatus();
+  if (other.is_bpe) return true;
+  const std::string_view field = FieldOfOtherRules(other, file.add_dummy_prefix);
+  if (field.empty()) return false;
+  return fault(StrCat(field, " of tokenizer.json is ",
+                      QuoteJson(field == "normalizer" ? other.normalizer : other.pre_tokenizer),
+                      ", which is not what tokenizer.model does"));
 }
 
 }  // namespace
@@ -158,11 +213,16 @@ absl::Status CheckSameTokens(const std::string& directory, int vocab_size,
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory,
                                                          int vocab_size) {
   const std::string model_path = directory + "/tokenizer.model";
-  if (std::filesystem::exists(std::filesystem::symlink_status(model_path))) {
-    ASSIGN_OR_RETURN(const TokensBeside beside, ReadTokensBeside(directory));
+  const bool has_model = std::filesystem::exists(std::filesystem::symlink_status(model_path));
+  bool prefers_json = false;
+  TokensBeside beside;
+  if (has_model) {
+    ASSIGN_OR_RETURN(beside, ReadTokensBeside(directory));
+    ASSIGN_OR_RETURN(prefers_json, PrefersTokenizerJson(directory, vocab_size, beside.tokens));
+  }
+  if (has_model && !prefers_json) {
     ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> sentence_piece,
                      LoadSentencePieceTokenizer(model_path, vocab_size, beside.tokens));
-    RETURN_IF_ERROR(CheckSameTokens(directory, vocab_size, beside.tokens));
     if (beside.add_prefix_space == false && sentence_piece->AddsDummyPrefix()) {
       return absl::InvalidArgumentError(
           StrCat(directory,
@@ -174,6 +234,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dire
   for (const auto read : {ReadTokenizerJson, ReadVocabularyAndMerges, ReadTiktokenFile}) {
     absl::StatusOr<BpeVocabulary> vocabulary = read(directory, vocab_size);
     if (absl::IsNotFound(vocabulary.status())) continue;
+    if (!vocabulary.ok() && prefers_json) {
+      return absl::Status(vocabulary.status().code(),
+                          StrCat(vocabulary.status().message(),
+                                 " (tokenizer.json comes before tokenizer.model, whose ids may be "
+                                 "others; only where it is removed tokenizer.model is read)"));
+    }
     RETURN_IF_ERROR(vocabulary.status());
     absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeBpeTokenizer(*std::move(vocabulary));
     if (tokenizer.ok()) return tokenizer;

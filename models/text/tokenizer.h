@@ -108,13 +108,14 @@ class StreamDecoder {
   std::string pending_;  // at most 3 bytes of an unfinished character
 };
 
-// Loads the first of these in `directory`: tokenizer.model (SentencePiece), tokenizer.json (Hugging
-// Face's BPE), vocab.json with merges.txt, encoder.json with vocab.bpe (GPT-2), NAME.tiktoken
+// Loads the first of these in `directory`: tokenizer.json (Hugging Face's BPE), tokenizer.model
+// (SentencePiece), vocab.json with merges.txt, encoder.json with vocab.bpe (GPT-2), NAME.tiktoken
 // (bpe_files.h). `vocab_size`, the model's, may exceed the number of pieces: the ids beyond have no
 // bytes.
 // Errors  NOT_FOUND: none of these files; INVALID_ARGUMENT: the first one found is damaged, has
 //         pieces beyond vocab_size, or needs a step that is not supported; tokenizer.model and
-//         tokenizer.json are there, and one id is another token in each
+//         tokenizer.json are there, and one id is another token in each, or tokenizer.json is no
+//         BPE and has other rules
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory,
                                                          int vocab_size);
 

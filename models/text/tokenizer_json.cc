@@ -179,6 +179,11 @@ class Reader {
     const std::string behavior = fields->Text("behavior");
     const bool invert = fields->Bool("invert", false);
     const json* const pattern = fields->Object("pattern");
+    // Gemma's: behind its normalizer no text has a space.
+    const bool has_no_spaces =
+        !normalizer_.empty() && normalizer_.back().kind == NormalizerStep::Kind::kReplace &&
+        normalizer_.back().from == " " && normalizer_.back().to.find(' ') == std::string::npos;
+    if (has_no_spaces && !invert && pattern != nullptr && *pattern == json{{"String", " "}}) return;
     std::string regex;
     if (pattern != nullptr && pattern->contains("Regex")) {
       JsonFields pattern_fields = FieldsOf(*pattern, StrCat(where, ": pattern"));

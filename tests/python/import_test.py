@@ -1352,11 +1352,12 @@ class TokenizerFilesTest(Folder):
         self.assertEqual(tokenizer_files.sentence_pieces(model), ['<unk>', 'a', 'b'])
         out, report = self.import_with('same', {
             'tokenizer.model': model, 'tokenizer.json': self.tokenizer_json()})
-        self.assertEqual(report.tokenizer, ['tokenizer.model -> tokenizer.model'])
+        self.assertEqual(report.tokenizer, ['tokenizer.json -> tokenizer.json'])
+        self.assertIn('not tokenizer.model, whose ids may be others', report.notes[0])
+        self.assertFalse((pathlib.Path(out) / 'tokenizer.model').exists())
         out, report = self.import_with('added', {
             'tokenizer.model': model, 'tokenizer.json': self.tokenizer_json(['<|im_start|>'])})
         self.assertEqual(report.tokenizer, ['tokenizer.json -> tokenizer.json'])
-        self.assertIn('lacks 1 added tokens: "<|im_start|>"', report.notes[0])
         self.assertIn('the tokenizer has 4 tokens, the model 160', report.notes[1])
         self.refused('token 0 is "<unk>" in the one and "x" in the other', self.import_with,
                      'differ', {'tokenizer.model': model,
@@ -1367,6 +1368,29 @@ class TokenizerFilesTest(Folder):
             'tokenizer.json': self.tokenizer_json([f'<{i}>' for i in range(158)])})
         self.refused('Unigram', self.import_with, 'unigram', {
             'tokenizer.model': model, 'tokenizer.json': self.tokenizer_json(['x'], 'Unigram')})
+        self.assertTrue(tokenizer_files.adds_dummy_prefix(b'\x1a\x04\x0a\x00\x18\x01'))
+        self.assertFalse(tokenizer_files.adds_dummy_prefix(b'\x1a\x02\x18\x00'))
+        has_prefix = tokenizer_files.adds_dummy_prefix(model)
+        word = {'type': 'Metaspace', 'prepend_scheme': 'always' if has_prefix else 'never'}
+        charsmap = {'type': 'Sequence', 'normalizers': [
+            {'type': 'Precompiled'}, {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}}]}
+        rules = {'pre_tokenizer': word, 'normalizer': charsmap}
+
+        def import_unigram(**changed):
+            return self.import_with('unigram', {'tokenizer.model': model, 'tokenizer.json': {
+                **self.tokenizer_json(kind='Unigram'), **rules, **changed}})[1]
+
+        self.assertEqual(import_unigram().tokenizer, ['tokenizer.model -> tokenizer.model'])
+        self.assertEqual(import_unigram(normalizer=None, pre_tokenizer={
+            'type': 'Sequence', 'pretokenizers': [{'type': 'WhitespaceSplit'}, word]}).tokenizer,
+                         ['tokenizer.model -> tokenizer.model'])
+        for field, value in (('pre_tokenizer', None), ('pre_tokenizer', {'type': 'Whitespace'}),
+                             ('pre_tokenizer', {**word, 'prepend_scheme':
+                                                'never' if has_prefix else 'first'}),
+                             ('normalizer', {'type': 'Lowercase'}), ('normalizer', 'x'),
+                             ('normalizer', {'type': 'Sequence', 'normalizers': [7]})):
+            self.refused(f'{field} of tokenizer.json is .* not what tokenizer.model does',
+                         import_unigram, **{field: value})
         self.refused('damaged', tokenizer_files.sentence_pieces, model[:-1])
 
     def test_ids_that_end_a_text(self):

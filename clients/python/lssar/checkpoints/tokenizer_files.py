@@ -124,30 +124,73 @@ def read(folder: str, given: str | None) -> Files:
 def _choose(files: Files, path: str) -> None:
     """tokenizer.model and tokenizer.json stand side by side: they must be one vocabulary.
 
-    tokenizer.json is read where it has tokens that were added after tokenizer.model was made.
+    tokenizer.json is read where it is BPE, as by transformers' fast tokenizers: its normalizer and
+    pre-tokenizer need not be those of tokenizer.model.
 
     Errors: CheckpointError where they disagree.
     """
-    pieces = sentence_pieces(files.contents['tokenizer.model'])
-    tokens, kind = _tokens_of_json(read_json_object(path), path)
+    model = files.contents['tokenizer.model']
+    pieces, tokenizer = sentence_pieces(model), read_json_object(path)
+    tokens, kind = _tokens_of_json(tokenizer, path)
     both = 'tokenizer.model and tokenizer.json are not one tokenizer'
     for i, piece in enumerate(pieces):
         if i in tokens and tokens[i] != piece:
             raise CheckpointError(
                 f'{both}: token {i} is {quote(piece)} in the one and {quote(tokens[i])} in the '
                 'other; --tokenizer FILE names the one that the model was trained with')
-    added = {i: token for i, token in tokens.items() if i >= len(pieces)}
-    if not added:
+    if kind == 'BPE':
+        del files.contents['tokenizer.model'], files.origins['tokenizer.model']
+        files.add('tokenizer.json', path)
+        files.notes.append("tokenizer.json is read, as by transformers' fast tokenizers, not "
+                           'tokenizer.model, whose ids may be others; --tokenizer FILE names one')
         return
-    shown = ', '.join(quote(added[i]) for i in sorted(added)[:5])
-    if kind != 'BPE':
+    added = {i: token for i, token in tokens.items() if i >= len(pieces)}
+    if added:
+        shown = ', '.join(quote(added[i]) for i in sorted(added)[:5])
         raise CheckpointError(
             f'{both}: tokenizer.json adds {len(added)} tokens ({shown}), and its kind, {kind}, is '
             'not read; --tokenizer tokenizer.model goes on without them')
-    del files.contents['tokenizer.model'], files.origins['tokenizer.model']
-    files.add('tokenizer.json', path)
-    files.notes.append(f'tokenizer.json is read, not tokenizer.model, which lacks {len(added)} '
-                       f'added tokens: {shown}')
+    field = _field_of_other_rules(tokenizer, adds_dummy_prefix(model))
+    if field is not None:
+        raise CheckpointError(
+            f'{both}: {field} of tokenizer.json is {show(tokenizer.get(field))}, which is not what '
+            f'tokenizer.model does, and its kind, {kind}, is not read; --tokenizer tokenizer.model '
+            'goes on with the other')
+
+
+def _field_of_other_rules(tokenizer: JsonObject, has_prefix: bool) -> str | None:
+    """None: what transformers makes of a tokenizer.model that is no BPE; else the field that is
+    not.
+    """
+    def steps(field: str, listed: str) -> list[JsonObject]:
+        step = tokenizer.get(field)
+        inner = step.get(listed) if isinstance(step, dict) and step.get(
+            'type') == 'Sequence' else [step] if step is not None else []
+        return [each if isinstance(each, dict) else {} for each in
+                (inner if isinstance(inner, list) else [None])]
+
+    for step in steps('normalizer', 'normalizers'):
+        joins_spaces = step.get('type') == 'Replace' and step.get('pattern') == {'Regex': ' {2,}'}
+        if step.get('type') not in ('Precompiled', 'Strip') and not joins_spaces:
+            return 'normalizer'
+    words = steps('pre_tokenizer', 'pretokenizers')
+    if words and words[0].get('type') == 'WhitespaceSplit':
+        words = words[1:]
+    if len(words) != 1 or words[0].get('type') != 'Metaspace':
+        return 'pre_tokenizer'
+    scheme = words[0].get('prepend_scheme', 'never' if words[0].get(
+        'add_prefix_space') is False else 'always')
+    return 'pre_tokenizer' if (scheme != 'never') != has_prefix else None
+
+
+def adds_dummy_prefix(content: bytes) -> bool:
+    """True if a tokenizer.model puts a space before a text. Errors: CheckpointError where it is
+    damaged.
+    """
+    for number, value in _protobuf(content):
+        if number == 3 and isinstance(value, bytes):  # normalizer_spec
+            return next((each != 0 for inner, each in _protobuf(value) if inner == 3), True)
+    return True
 
 
 def _tokens_of_json(tokenizer: JsonObject, path: str) -> tuple[dict[int, str], str]:
@@ -165,7 +208,8 @@ def _tokens_of_json(tokenizer: JsonObject, path: str) -> tuple[dict[int, str], s
     for entry in added:
         if isinstance(entry, dict) and isinstance(entry.get('id'), int):
             tokens[entry['id']] = str(entry.get('content'))
-    return tokens, str(model.get('type'))
+    # Old files do not say the type.
+    return tokens, str(model.get('type') or ('BPE' if isinstance(vocabulary, dict) else 'Unigram'))
 
 
 def sentence_pieces(content: bytes) -> list[str]:
