@@ -109,13 +109,14 @@ absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint* check
   checkpoint->bos_token = TokenText(parsed, "bos_token", &fields);
   checkpoint->eos_token = TokenText(parsed, "eos_token", &fields);
   const auto bos_id = checkpoint->tokenizer->FindSpecialToken(checkpoint->bos_token);
-  if (checkpoint->add_bos && bos_id && bos_id != checkpoint->config.bos_id) {
+  const bool puts_bos = checkpoint->add_bos && checkpoint->config.bos_id;
+  if (puts_bos && bos_id && bos_id != checkpoint->config.bos_id) {
     fields.Fail(StrCat("bos_token is ", Quote(checkpoint->bos_token), ", token ", *bos_id,
                        ", but bos_token_id of config.json is ", *checkpoint->config.bos_id,
                        "; they must be equal where add_bos_token is true"));
   }
   const auto before = checkpoint->tokenizer->TokenBeforeText();
-  if (checkpoint->add_bos && before && before != checkpoint->config.bos_id) {
+  if (puts_bos && before && before != checkpoint->config.bos_id) {
     const bool has_name = *before < checkpoint->tokenizer->VocabSize();
     const std::string_view name =
         has_name ? checkpoint->tokenizer->SpecialTokenName(*before) : std::string_view();
