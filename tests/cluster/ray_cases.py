@@ -104,6 +104,38 @@ class RayTest(unittest.TestCase):
         self.assertEqual([row['logprob'] for row in results],
                          self.expected[:7] + self.expected[8:20])
 
+    def test_bad_cells_are_errors_of_their_rows(self):
+        """Without actors: a batch as Ray gives it."""
+        def column(*cells):
+            found = numpy.empty(len(cells), dtype=object)
+            found[:] = cells
+            return found
+
+        where = {'server': self.server.address, 'context': None}
+        task = lssar.ray.Score(continuation='text', **where)
+        bad = ['\ud800', None, float('nan'), numpy.array([2**31]), [-1], {'a': 1}]
+        found = task({'text': column(' river', *bad, ' rain')})
+        expected = [score.logprob for [score] in self.client.score_many(
+            [('', [' river']), ('', [' rain'])])]
+        self.assertEqual([found['logprob'][0], found['logprob'][-1]], expected)
+        self.assertEqual([found['error'][0], found['error'][-1]], ['', ''])
+        for error, said in zip(found['error'][1:-1], (
+                'surrogates not allowed', 'has None', 'has nan', 'the token id 2147483648; must be '
+                'from 0 to 2147483647', 'the token id -1', "has {'a': 1}"), strict=True):
+            self.assertRegex(error, '^INVALID_ARGUMENT: .*' + said)
+        found = lssar.ray.Score(continuations='texts', **where)(
+            {'texts': column([], [' river'], None)})
+        self.assertEqual([len(cells) for cells in found['logprob']], [0, 1, 0])
+        self.assertRegex(found['error'][0], r"'texts' has \[\]: a cell of continuations is a list")
+        for name, other in (('prompt', lssar.ray.Generate(server=self.server.address, options={
+                'max_tokens': 2})), ('text', lssar.ray.Embed(server=self.server.address))):
+            errors = other({name: column('river', None)})['error']
+            self.assertEqual(errors[0], '')
+            self.assertIn('has None', errors[1])
+        empty = task({'text': column()})
+        self.assertEqual([empty[name].dtype.str for name in ('logprob', 'num_tokens', 'is_greedy')],
+                         ['<f8', '<i8', '|b1'])
+
     def test_a_missing_column_is_named(self):
         with self.assertRaisesRegex(ray.exceptions.RayError,
                                     "no column 'text'; it has 'id', 'context'"):

@@ -12,11 +12,12 @@ Needs `pip install 'lssar[ray]'`.
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy
@@ -43,11 +44,25 @@ def _plain(value: object) -> object:
 
 
 def _text(value: object, column: str) -> types.Text:
+    """Errors: TypeError, ValueError."""
     if isinstance(value, str):
+        value.encode()  # UnicodeEncodeError: half a surrogate pair
         return value
     if isinstance(value, list) and all(isinstance(each, int) for each in value):
+        for each in value:
+            if not 0 <= each < 1 << 31:
+                raise ValueError(f'column {column!r} has the token id {each}; must be from 0 to '
+                                 f'{(1 << 31) - 1}')
         return value
     raise TypeError(f'column {column!r} has {value!r}: a cell is a text or a list of token ids')
+
+
+def _row(make: Callable[[], Row]) -> Row | types.LssarError:
+    """The row, or why its cells make none: what the server says of those that it refuses."""
+    try:
+        return make()
+    except (TypeError, ValueError) as error:
+        return types.LssarError('INVALID_ARGUMENT', str(error))
 
 
 class _Task(Generic[Row, Result]):
@@ -86,8 +101,11 @@ class _Task(Generic[Row, Result]):
     def __call__(self, batch: Mapping[str, Sequence[object]]) -> Columns:
         """The batch with the columns of the results."""
         rows = list(self._rows(batch))
+        good = [row for row in rows if not isinstance(row, types.LssarError)]
+        found = iter(self._run(good) if good else [])
+        results = [row if isinstance(row, types.LssarError) else next(found) for row in rows]
         columns: Columns = dict(batch)
-        for name, cells in self._columns(self._run(rows)).items():
+        for name, cells in self._columns(results).items():
             name = self._prefix + name
             if name in batch:
                 raise ValueError(f'the data has a column {name!r} already: give a prefix for the '
@@ -130,7 +148,7 @@ class _Task(Generic[Row, Result]):
                 raise
             return error
 
-    def _rows(self, batch: Mapping[str, Sequence[object]]) -> Iterable[Row]:
+    def _rows(self, batch: Mapping[str, Sequence[object]]) -> Iterable[Row | types.LssarError]:
         raise NotImplementedError
 
     def _many(self, rows: list[Row]) -> Iterable[Result]:
@@ -169,7 +187,7 @@ def _lists(cells: Iterable[object]) -> object:
 class Score(_Task[types.ScoreItem, list[types.ContinuationScore]]):
     """Adds logprob (nats), num_tokens, is_greedy and error: numbers where a cell of `continuation`
     is a text, lists where `continuations` has lists. A row that the server refuses has NaN (lists:
-    nothing) and the error; other rows have ''."""
+    nothing) and the error, as one whose cells are no texts has; other rows have ''."""
 
     def __init__(self, *, server: str | None = None, model: str | None = None,
                  context: str | None = 'context', continuation: str | None = None,
@@ -200,17 +218,22 @@ class Score(_Task[types.ScoreItem, list[types.ContinuationScore]]):
         super().__init__(server, model, program, flags, api_key, tls, checkpoint_hash, retry,
                          prefix)
 
-    def _rows(self, batch: Mapping[str, Sequence[object]]) -> Iterable[types.ScoreItem]:
+    def _rows(self, batch: Mapping[str, Sequence[object]]
+              ) -> Iterable[types.ScoreItem | types.LssarError]:
         continuations = list(self._cells(batch, self._continuations))
         contexts = (self._cells(batch, self._context) if self._context is not None else
                     iter([''] * len(continuations)))
         for context, cell in zip(contexts, continuations, strict=True):
-            if self._has_lists and not isinstance(cell, list):
-                raise TypeError(f'column {self._continuations!r} has {cell!r}: a cell of '
-                                'continuations is a list')
-            cells = cell if self._has_lists and isinstance(cell, list) else [cell]
-            yield (_text('' if context is None else context, str(self._context)),
-                   [_text(each, self._continuations) for each in cells])
+            yield _row(functools.partial(self._item, context, cell))
+
+    def _item(self, context: object, cell: object) -> types.ScoreItem:
+        """Errors: TypeError, ValueError."""
+        cells = cell if self._has_lists else [cell]
+        if not isinstance(cells, list) or not cells:
+            raise TypeError(f'column {self._continuations!r} has {cell!r}: a cell of '
+                            'continuations is a list of one or more')
+        return (_text('' if context is None else context, str(self._context)),
+                [_text(each, self._continuations) for each in cells])
 
     def _many(self, rows: list[types.ScoreItem]) -> Iterable[list[types.ContinuationScore]]:
         return self._client.score_many(rows, **self._options)
@@ -223,9 +246,12 @@ class Score(_Task[types.ScoreItem, list[types.ContinuationScore]]):
             columns['num_tokens'] = _lists([each.num_tokens for each in row] for row in scores)
             columns['is_greedy'] = _lists([each.is_greedy for each in row] for row in scores)
             return columns
-        columns['logprob'] = numpy.array([row[0].logprob if row else numpy.nan for row in scores])
-        columns['num_tokens'] = numpy.array([row[0].num_tokens if row else 0 for row in scores])
-        columns['is_greedy'] = numpy.array([bool(row) and row[0].is_greedy for row in scores])
+        columns['logprob'] = numpy.array([row[0].logprob if row else numpy.nan for row in scores],
+                                         dtype=numpy.float64)
+        columns['num_tokens'] = numpy.array([row[0].num_tokens if row else 0 for row in scores],
+                                            dtype=numpy.int64)
+        columns['is_greedy'] = numpy.array([bool(row) and row[0].is_greedy for row in scores],
+                                           dtype=bool)
         return columns
 
 
@@ -256,8 +282,10 @@ class Generate(_Task[types.Prompt, types.Generation]):
         super().__init__(server, model, program, flags, api_key, tls, checkpoint_hash, retry,
                          prefix)
 
-    def _rows(self, batch: Mapping[str, Sequence[object]]) -> Iterable[types.Prompt]:
-        return (_text(cell, self._prompt) for cell in self._cells(batch, self._prompt))
+    def _rows(self, batch: Mapping[str, Sequence[object]]
+              ) -> Iterable[types.Prompt | types.LssarError]:
+        return (_row(functools.partial(_text, cell, self._prompt))
+                for cell in self._cells(batch, self._prompt))
 
     def _many(self, rows: list[types.Prompt]) -> Iterable[types.Generation]:
         answers = self._client.complete_many(rows, concurrency=self._concurrency, **self._options)
@@ -295,8 +323,10 @@ class Embed(_Task[types.Text, types.Embedding]):
         super().__init__(server, model, program, flags, api_key, tls, checkpoint_hash, retry,
                          prefix)
 
-    def _rows(self, batch: Mapping[str, Sequence[object]]) -> Iterable[types.Text]:
-        return (_text(cell, self._text) for cell in self._cells(batch, self._text))
+    def _rows(self, batch: Mapping[str, Sequence[object]]
+              ) -> Iterable[types.Text | types.LssarError]:
+        return (_row(functools.partial(_text, cell, self._text))
+                for cell in self._cells(batch, self._text))
 
     def _many(self, rows: list[types.Text]) -> Iterable[types.Embedding]:
         return self._client.embed_many(rows, **self._options)
