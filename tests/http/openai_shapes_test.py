@@ -433,7 +433,7 @@ class TokenizerTest(unittest.TestCase):
         info = server.request("GET", "/tokenizer_info").json()
         ids = [info["bos_token_id"], *tokenize("Hi", add_special_tokens=False),
                info["eos_token_id"]]
-        text = info["bos_token"] + "Hi" + info["eos_token"]
+        text = info["bos_token"] + " Hi" + info["eos_token"]  # as Hugging Face's tokenizers
         for fields, expected in (({}, text), ({"skip_special_tokens": False}, text),
                                  ({"skip_special_tokens": True}, "Hi")):
             reply = server.post("/detokenize", {"tokens": ids, **fields})

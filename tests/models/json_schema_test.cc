@@ -146,6 +146,10 @@ TEST(JsonSchema, WhatNoFiniteValueFitsIsRefused) {
   }
 }
 
+TEST(JsonSchema, NothingIsBehindItsEnd) {
+  EXPECT_EQ(Refusal(std::string("{}\0{", 4)), "is not JSON");
+}
+
 TEST(JsonSchema, SizeAndDepthAreBounded) {
   std::string deep, wide = R"({"enum":[0)";
   for (int i = 0; i < 1000; ++i) deep += R"({"items":)";

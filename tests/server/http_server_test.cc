@@ -471,6 +471,8 @@ TEST_F(HttpTransportTest, BodiesThatDoNotComeAreAnsweredWith408) {
 
 TEST(JsonTextTest, ReadsStrictly) {
   EXPECT_TRUE(ParseJson(R"({"a": [1, -2.5, "\u00e9\ud83d\ude42", null, true]})").ok());
+  EXPECT_EQ(ParseJson(std::string_view("{}\0{", 4)).status().message(),
+            "the body is not JSON at byte 3: it is a NUL");
   for (const char* text : {"", "{", "[1,]", "NaN", "[Infinity]", "1e999", "\"\\ud800\"", "\"\xff\"",
                            R"({"a":1,"a":2})", "01", "'a'", "{} {}", "// note\n{}"}) {
     const auto parsed = ParseJson(text);
