@@ -799,14 +799,22 @@ class GgufRefusedTest(Folder):
                 ({'rope_parameters': linear, 'rope_scaling': {'type': 'linear', 'factor': 2.0}},
                  {'type': 'linear', 'factor': 2.0}),
                 ({'rope_parameters': {'type': 'longrope', **factors}},
-                 {'type': 'longrope', **factors})):
+                 {'type': 'longrope', **factors}),
+                ({'rope_parameters': None, 'rope_scaling': {}}, None),
+                ({'rope_parameters': None, 'rope_scaling': {'type': 'longrope', **factors},
+                  'original_max_position_embeddings': 32},
+                 {'type': 'longrope', **factors, 'original_max_position_embeddings': 32})):
             source = self.write_hugging_face('scaled', {**config, **fields}, weights)
-            self.assertEqual(self.run_import(source)[1].config['rope_scaling'], expected)
+            self.assertEqual(self.run_import(source)[1].config.get('rope_scaling'), expected)
         for pattern, fields in (
                 ('rope_parameters is .1.; must be an object', {'rope_parameters': [1]}),
                 ('rope_parameters holds an object for "full_attention"; only one rotary',
                  {'rope_parameters': {'full_attention': linear, 'sliding_attention': linear}}),
                 ('its type must be one of', {'rope_parameters': factors}),
+                ('original_max_position_embeddings is 64, but 32 in rope_scaling; they must be',
+                 {'rope_parameters': None, 'original_max_position_embeddings': 64,
+                  'rope_scaling': {'type': 'longrope', **factors,
+                                   'original_max_position_embeddings': 32}}),
                 ('(?s)not known.*partial_rotary_factor": 0.5',
                  {'rope_parameters': {**linear, 'partial_rotary_factor': 0.5}}),
                 ('rope_scaling is .*4.0.*, but rope_parameters is .*2.0.*; they must say the same',

@@ -387,6 +387,8 @@ def _rope_scaling(value: object) -> object:
     """Our rope_scaling, or None; settings.check() looks at what it holds."""
     if not isinstance(value, dict):
         return value
+    if not value:
+        return None
     kind = value.get('rope_type', value.get('type'))
     if kind == 'default':
         return None
@@ -432,6 +434,23 @@ def _without_rope_parameters(config: JsonObject, family: Family, path: str) -> J
     return config
 
 
+def _with_length_inside(config: JsonObject, path: str) -> JsonObject:
+    """original_max_position_embeddings that stands beside rope_scaling, within it.
+
+    Errors: CheckpointError where it has another one: transformers 4 takes one, 5 the other.
+    """
+    name = 'original_max_position_embeddings'
+    length, scaling = config.get(name), config.get('rope_scaling')
+    if length is None or not isinstance(scaling, dict) or not scaling:
+        return config
+    own = scaling.get(name)
+    if own is not None and own != length:
+        raise CheckpointError(f'{path}: {name} is {show(length)}, but {show(own)} in rope_scaling; '
+                              'they must be equal')
+    others = {key: value for key, value in config.items() if key != name}
+    return {**others, 'rope_scaling': {**scaling, name: length}}
+
+
 def _ends(config: JsonObject, path: str) -> list[int]:
     """The ids of a list that end a text. Errors: CheckpointError."""
     value = config.get('eos_token_id')
@@ -470,7 +489,7 @@ def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
     Errors: CheckpointError for a value that is not computed; UsageError that names all fields that
     are not known.
     """
-    config = _without_rope_parameters(config, family, path)
+    config = _with_length_inside(_without_rope_parameters(config, family, path), path)
     _check_names(config, family, path)
     recorded: JsonObject = {}
     unknown: JsonObject = {}
@@ -591,6 +610,8 @@ def _shards(folder: str, index: str) -> list[str]:
     for file in files:
         if os.path.basename(file) != file or file in ('', '.', '..'):
             raise CheckpointError(f'{index}: weight_map names "{file}"; must be a file beside it')
+        if index.endswith('.safetensors.index.json') and not file.endswith('.safetensors'):
+            raise CheckpointError(f'{index}: weight_map names "{file}"; must end in .safetensors')
     return [os.path.join(folder, file) for file in files]
 
 
