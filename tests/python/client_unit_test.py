@@ -650,6 +650,9 @@ class Cases:
             self.call(50051, 'get_info')
         with self.assertRaisesRegex(ValueError, 'api_key'):
             self.call('host:1', 'get_info', client={'api_key': 'a b'})
+        for name in 'api_key', 'retry':
+            with self.assertRaisesRegex(TypeError, f'{name} must be a .*, not 3'):
+                self.call('host:1', 'get_info', client={name: 3})
         for name in ('', 'a b', 'mod\u00e8le'):
             with self.assertRaisesRegex(ValueError, 'served_model_name must be printable ASCII'):
                 self.call('host:1', 'get_info', client={'served_model_name': name})

@@ -41,14 +41,16 @@ def check_server(server: str) -> str:
 
 
 def _header(name: str, value: str) -> str:
-    """Returns `value`. Errors: ValueError where a header cannot carry it."""
+    """Returns `value`. Errors: TypeError; ValueError where a header cannot carry it."""
+    if not isinstance(value, str):
+        raise TypeError(f'{name} must be a text, not {value!r}')
     if not value or not all('!' <= char <= '~' for char in value):
         raise ValueError(f'{name} must be printable ASCII without spaces')
     return value
 
 
 def metadata(api_key: str | None, served_model_name: str | None) -> tuple[tuple[str, str], ...]:
-    """Metadata of each call. Errors: ValueError."""
+    """Metadata of each call. Errors: TypeError, ValueError."""
     pairs = []
     if api_key is not None:
         pairs.append(('authorization', f'Bearer {_header("api_key", api_key)}'))

@@ -183,6 +183,8 @@ class AsyncClient:
         self._timeout_s = check_timeout(timeout_s)
         self._metadata = _channel.metadata(api_key, served_model_name)
         self._has_tls = tls is not None
+        if retry is not None and not isinstance(retry, types.Retry):
+            raise TypeError(f'retry must be a Retry or None, not {retry!r}')
         self._retry = retry or types.Retry(max_attempts=1)
         self._checkpoint_hash = checkpoint_hash
         self._prefix: tuple[int | None] | None = None
