@@ -18,6 +18,7 @@ import time
 import numpy as np
 
 import corpus
+import flags
 import overlap
 import passkey
 
