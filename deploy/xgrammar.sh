@@ -94,8 +94,7 @@ refuse="if ($is_none) return ResultErr(\"an escape is no character\");"
 change fsm_builder.cc "s/^  auto single = .*uint32_t codepoint) {\$/  $begin\\n    $refuse/"
 refuse='XGRAMMAR_LOG(FATAL) << "no number of at most 6 decimals is within the bounds";'
 change json_schema_converter.cc "s/^ *return \"^()\\\$\";\$/$refuse/"
-change json_schema_converter.cc \
-  "s/^  std::ostringstream result;\$/  if (parts.empty()) $refuse\\n&/"
+change json_schema_converter.cc "s/^  result << \"^(\";\$/  if (parts.empty()) $refuse\\n&/"
 # The cache of whole grammars keeps failures for ever; the server has its own. That of rules stays.
 change grammar_compiler.cc 's/^  if (!cache_enabled_) {$/  if (true) {/'
 

@@ -255,6 +255,13 @@ TEST_F(GrammarTest, BadSourcesAreRefused) {
                             R"({"type":"number","exclusiveMinimum":0,"maximum":1e-7})"}) {
     EXPECT_THAT(Refusal(Kind::kJsonSchema, empty), HasSubstr("is refused: ")) << empty;
   }
+  for (const char* range :
+       {R"({"type":"integer","minimum":0,"maximum":120})", R"({"type":"integer","maximum":-3})",
+        R"({"type":"integer","minimum":7})",
+        R"({"type":"number","minimum":0,"exclusiveMaximum":1e-5})",
+        R"({"type":"number","minimum":-1.5})"}) {
+    EXPECT_TRUE(Compile(Kind::kJsonSchema, range).ok()) << range;
+  }
   // Counts have 32 bits in xgrammar.
   EXPECT_THAT(Refusal(Kind::kRegex, "a{4294967298}"), HasSubstr("is refused: "));
   EXPECT_THAT(Refusal(Kind::kRegex, "a{2,4294967299}"), HasSubstr("is refused: "));
