@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -42,9 +43,19 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  // The value. Once the parser has returned true.
+  // False: `text` is not JSON, or more than the derived class allows.
+  bool Parse(std::string_view text) {
+    // The library's parser takes a NUL for the end of the text.
+    const size_t at = text.find('\0');
+    if (at == text.npos) return Json::sax_parse(text.begin(), text.end(), this);
+    constexpr int kSyntaxError = 101;  // the library's number of this error
+    return this->parse_error(
+        at + 1, "",
+        nlohmann::json::parse_error::create(kSyntaxError, at + 1, "it is a NUL", nullptr));
+  }
+  // The value. Once Parse has returned true.
   Json& Root() { return root_; }
-  // Why the parser has returned false.
+  // Why Parse has returned false.
   const std::string& Error() const { return error_; }
 
  protected:

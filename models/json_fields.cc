@@ -57,12 +57,8 @@ class StrictReader final : public JsonBuilder<json> {
 };
 
 absl::Status Read(std::string_view text, std::string_view source, StrictReader* reader) {
-  // The library's parser takes a NUL for the end of the text.
-  if (const size_t at = text.find('\0'); at != text.npos) {
-    return absl::InvalidArgumentError(StrCat(source, ": not JSON: at byte ", at + 1));
-  }
   try {
-    json::sax_parse(text.begin(), text.end(), reader);
+    reader->Parse(text);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
         StrCat(source, ": no memory to read its ", text.size(), " bytes"));

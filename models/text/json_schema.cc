@@ -563,12 +563,8 @@ class SchemaReader {
 }  // namespace
 
 absl::StatusOr<std::string> PrepareJsonSchema(std::string_view schema) {
-  // The library's parser takes a NUL for the end of the text.
-  if (schema.find('\0') != schema.npos) return absl::InvalidArgumentError("is not JSON");
   SchemaBuilder builder;
-  if (!Json::sax_parse(schema.begin(), schema.end(), &builder)) {
-    return absl::InvalidArgumentError(builder.Error());
-  }
+  if (!builder.Parse(schema)) return absl::InvalidArgumentError(builder.Error());
   return SchemaReader(std::move(builder.Root())).Read();
 }
 

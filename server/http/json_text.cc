@@ -147,13 +147,8 @@ std::string JsonAt(std::string_view text, std::span<const std::string> path) {
 
 absl::StatusOr<Json> ParseJson(std::string_view text, absl::FunctionRef<bool()> should_stop) {
   if (text.empty()) return absl::InvalidArgumentError("the body is empty; it must be JSON");
-  // The library's parser takes a NUL for the end of the text.
-  if (const size_t at = text.find('\0'); at != text.npos) {
-    return absl::InvalidArgumentError(
-        StrCat("the body is not JSON at byte ", at + 1, ": it is a NUL"));
-  }
   StrictBuilder builder(should_stop);
-  if (Json::sax_parse(text.begin(), text.end(), &builder)) return std::move(builder.Root());
+  if (builder.Parse(text)) return std::move(builder.Root());
   if (builder.IsStopped()) return absl::CancelledError("parsing was stopped");
   return absl::InvalidArgumentError(builder.Error());
 }

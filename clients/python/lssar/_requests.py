@@ -279,12 +279,9 @@ def generate_request(prompt: types.Prompt, options: types.GenerateOptions) -> pb
     return request
 
 
-def check_call_options(options: types.CallOptions) -> None:
-    """Errors: TypeError for what is no option of a call that has one answer."""
-    for name in options:
-        if name not in CALL_OPTIONS:
-            raise TypeError(f'there is no option {name!r}; there is '
-                            f'{", ".join(sorted(CALL_OPTIONS))}')
+def check_call_options(method: str, options: types.CallOptions) -> None:
+    """Errors: TypeError for what is no option of every call."""
+    _checked_options(method, options, CALL_OPTIONS)
 
 
 def tokenize_request(text: str, add_bos: bool | None) -> pb.TokenizeRequest:

@@ -492,29 +492,29 @@ class AsyncClient:
     async def _token_ids(self, request: pb.TokenizeRequest, options: types.CallOptions
                          ) -> list[int]:
         request = _resume.pin_checkpoint(request, self._checkpoint_hash)
-        return list((await self._unary(self._tokenize, request, options)).ids)
+        return list((await self._unary('tokenize', self._tokenize, request, options)).ids)
 
     async def detokenize(self, ids: types.TokenIds, *, skip_special_tokens: bool = True,
                          **options: Unpack[types.CallOptions]) -> str:
         """Returns text. Bytes that are not UTF-8 become U+FFFD."""
         request = _resume.pin_checkpoint(
             _requests.detokenize_request(ids, skip_special_tokens), self._checkpoint_hash)
-        return (await self._unary(self._detokenize, request, options)).text
+        return (await self._unary('detokenize', self._detokenize, request, options)).text
 
     async def get_info(self, **options: Unpack[types.CallOptions]) -> types.ServerInfo:
         """Returns model, configuration and present load."""
-        reply = await self._unary(self._get_info, pb.GetInfoRequest(), options)
+        reply = await self._unary('get_info', self._get_info, pb.GetInfoRequest(), options)
         _resume.check_hash(reply.checkpoint_hash, self._checkpoint_hash)
         return _requests.server_info(reply)
 
     async def get_stats(self, **options: Unpack[types.CallOptions]) -> types.ServerStats:
         """Returns counts and times since the server started. Where it has keys: admins only."""
-        reply = await self._unary(self._get_stats, pb.GetStatsRequest(), options)
+        reply = await self._unary('get_stats', self._get_stats, pb.GetStatsRequest(), options)
         return _requests.server_stats(reply)
 
-    async def _unary(self, method: aio.UnaryUnaryMultiCallable[UnaryRequest, UnaryReply],
+    async def _unary(self, name: str, method: aio.UnaryUnaryMultiCallable[UnaryRequest, UnaryReply],
                      request: UnaryRequest, options: types.CallOptions) -> UnaryReply:
-        _requests.check_call_options(options)
+        _requests.check_call_options(name, options)
         attempts = self._attempts(options.get('timeout_s'))
         while True:
             try:

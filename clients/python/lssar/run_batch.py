@@ -43,7 +43,8 @@ METHODS = ('POST',)
 # The same request may be answered later, unless X-Should-Retry is false.
 BUSY = frozenset({408, 429, 502, 503, 504})
 MAX_LINE_BYTES = 32 << 20  # the server's bound of a body
-ANSWER_START = b'{"id": "batch_req_'  # what Output writes
+ID_PREFIX = 'batch_req_'
+ANSWER_START = f'{{"id": "{ID_PREFIX}'.encode()  # what Output writes
 NO_ANSWER = 'is no answer of `lssar run-batch`; give another OUT, or remove it'
 FIRST_WAIT_S, LAST_WAIT_S = 0.1, 10.0
 
@@ -159,7 +160,7 @@ class Output:
     def _add(self, place: str, line: bytes) -> None:
         try:
             row = json.loads(line)
-            number = int(row['id'].removeprefix('batch_req_'))
+            number = int(row['id'].removeprefix(ID_PREFIX))
             custom_id, error = row['custom_id'], row['error']
         except (ValueError, TypeError, KeyError, AttributeError):
             raise BatchError(f'{place} {NO_ANSWER}') from None
@@ -182,7 +183,7 @@ class Output:
     def write(self, row: Row, response: dict[str, object] | None,
               error: dict[str, str] | None) -> None:
         """Appends an answer, in one piece."""
-        line = json.dumps({'id': f'batch_req_{row.number}', 'custom_id': row.custom_id,
+        line = json.dumps({'id': f'{ID_PREFIX}{row.number}', 'custom_id': row.custom_id,
                            'response': response, 'error': error}) + '\n'
         data = line.encode()
         with self._lock:

@@ -138,13 +138,14 @@ class Run:
         tokens, answers = (each.to(self.device) for each in self.rows.draw(
             self.stage, self.step, num_rows, length))
         loss, counts = 0.0, stages.counts_of(answers)
+        is_distillation = STAGES[self.stage] == 'distil'
         for part, asked in zip(tokens.split(at_a_time), answers.split(at_a_time)):
-            if STAGES[self.stage] == 'distil':
+            if is_distillation:
                 loss += stages.distil(self.teacher, self.student, part, asked, counts)
-                continue
-            share = len(part) / num_rows
-            loss += share * stages.transfer(self.teacher, self.student, part, share)
-        if STAGES[self.stage] == 'distil':
+            else:
+                share = len(part) / num_rows
+                loss += share * stages.transfer(self.teacher, self.student, part, share)
+        if is_distillation:
             torch.nn.utils.clip_grad_norm_(self.parameters().values(), CLIP)
         for group in self.optimizer.param_groups:
             group['lr'] = group['rate'] * self.plan.rate_scale(self.step) * self.time_scale()

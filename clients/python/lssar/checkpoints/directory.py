@@ -48,6 +48,12 @@ def check_named(path: str) -> None:
         raise CheckpointError("--out: '' is no path; it must have a character at least")
 
 
+def is_own(config: object) -> bool:
+    """True for the content of a config.json of this server."""
+    return (isinstance(config, dict) and config.get('model_type') in (MODEL_TYPE, None)
+            and isinstance(config.get('attention'), (dict, list)))
+
+
 def _refuse_foreign(folder: str) -> None:
     """Errors: CheckpointError where `folder` is no checkpoint that this package wrote."""
     path = os.path.join(folder, CONFIG)
@@ -56,9 +62,7 @@ def _refuse_foreign(folder: str) -> None:
             config = json.load(file)
     except (OSError, ValueError):
         config = None
-    # As sources.py knows it.
-    if not (isinstance(config, dict) and config.get('model_type') in (MODEL_TYPE, None)
-            and isinstance(config.get('attention'), (dict, list))):
+    if not is_own(config):
         raise CheckpointError(f'{path}: has no model_type "{MODEL_TYPE}" with attention, so '
                               f'{folder} is no checkpoint of this server; not replaced')
     for name in sorted(os.listdir(folder)):

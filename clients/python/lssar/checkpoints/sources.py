@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lssar.checkpoints import gguf_source, gguf_tokenizer, llmc_file, names, settings
+from lssar.checkpoints import directory, gguf_source, gguf_tokenizer, llmc_file, names, settings
 from lssar.checkpoints.arrays import FLOATS, Array, type_name, widen
 from lssar.checkpoints.errors import (CheckpointError, JsonObject, UsageError,
                                              is_there, open_regular, quote, read_json_object, show)
@@ -651,7 +651,7 @@ def _read_directory(path: str, ignored: set[str]) -> Source:
     files = _weight_files(path)
     model_type = config.get('model_type')
     tensors = names.unwrap(_load_tensors(files))
-    if model_type in ('lssar_gpt', None) and isinstance(config.get('attention'), (dict, list)):
+    if directory.is_own(config):
         recorded = {name: value for name, value in config.items()
                     if name in FIELDS and value is not None}
         unknown = {name: value for name, value in config.items()
