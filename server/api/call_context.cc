@@ -61,9 +61,10 @@ CallContext::~CallContext() {
 }
 
 absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
+  const CallSource source = metadata_.is_batch_row ? CallSource::kBatch : CallSource::kClient;
   ASSIGN_OR_RETURN(AdmissionPermit permit,
                    parts_.admission->Admit(metadata_.authorization, role, std::move(abort),
-                                           metadata_.caller, client_.limited, request_id_));
+                                           metadata_.caller, client_.limited, request_id_, source));
   model_ = &permit.Model();
   {
     const std::lock_guard lock(mutex_);
@@ -199,7 +200,8 @@ void CallContext::End(const absl::Status& status) {
     end.stats = stats_;
     if (permit_) permit_->ReleaseKey();
     const bool is_limit = absl::IsResourceExhausted(reported) || absl::IsPermissionDenied(reported);
-    if (key_ != nullptr && is_limit) key_->CountRejection();
+    // A row that is refused waits and begins again.
+    if (key_ != nullptr && is_limit && !metadata_.is_batch_row) key_->CountRejection();
   }
   if (metadata_.kind) {
     end.kind = *metadata_.kind;

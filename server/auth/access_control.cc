@@ -48,6 +48,12 @@ Clock::duration TimeFor(int64_t amount, int64_t per_minute) {
   return std::chrono::round<Clock::duration>(Minutes(double(amount) / double(per_minute)));
 }
 
+// What a bucket must hold for `amount`, which is at most `per_minute`: half a minute's worth stays
+// for clients.
+int64_t Needed(int64_t amount, int64_t per_minute, CallSource source) {
+  return source == CallSource::kClient ? amount : std::min(amount + per_minute / 2, per_minute);
+}
+
 // Parsing needs many times the file's size for a moment, and malloc keeps that in an arena of the
 // thread. gRPC's threads would each keep some; threads that end share one arena.
 absl::StatusOr<ApiKeys> ReadKeysOnAThread(const std::string& path) {
@@ -81,24 +87,27 @@ RequestLease& RequestLease::operator=(RequestLease&& other) noexcept {
   End();
   client_ = std::move(other.client_);
   num_sequences_ = other.num_sequences_;
+  source_ = other.source_;
   is_waiting_ = other.is_waiting_;
   return *this;
 }
 
 void RequestLease::EndWait() {
-  if (client_ != nullptr && std::exchange(is_waiting_, false)) client_->EndWait();
+  if (client_ != nullptr && std::exchange(is_waiting_, false)) client_->EndWait(source_);
 }
 
 void RequestLease::End() {
   if (const auto client = std::exchange(client_, nullptr)) {
-    client->RemoveRequest(num_sequences_, is_waiting_);
+    client->RemoveRequest(num_sequences_, is_waiting_, source_);
   }
 }
 
 std::string KeyUsage::Description() const { return StrCat(is_key_ ? "key " : "client ", name_); }
 
-absl::StatusOr<RequestLease> KeyUsage::AddRequest(int num_sequences, int priority) {
+absl::StatusOr<RequestLease> KeyUsage::AddRequest(int num_sequences, int priority,
+                                                  CallSource source) {
   const std::lock_guard lock(mutex_);
+  Load& load = LoadOf(source);
   const ClientLimits& limits = client_limits_;
   if (priority > limits.max_priority) {
     // Over HTTP, as in vLLM, the lowest runs first.
@@ -110,36 +119,36 @@ absl::StatusOr<RequestLease> KeyUsage::AddRequest(int num_sequences, int priorit
     return absl::PermissionDeniedError(StrCat("n = ", num_sequences, " is over max-sequences = ",
                                               limits.max_sequences, " of ", Description()));
   }
-  if (limits.max_sequences > 0 && num_sequences_ + num_sequences > limits.max_sequences) {
+  if (limits.max_sequences > 0 && load.num_sequences + num_sequences > limits.max_sequences) {
     return LimitError(
         error_reason::kMaxSequences,
-        StrCat("n = ", num_sequences, " sequences and the ", num_sequences_, " of ", Description(),
-               "'s other requests are ", num_sequences_ + num_sequences,
+        StrCat("n = ", num_sequences, " sequences and the ", load.num_sequences, " of ",
+               Description(), "'s other requests are ", load.num_sequences + num_sequences,
                ", over its max-sequences = ", limits.max_sequences));
   }
-  if (limits.max_queued > 0 && num_waiting_ >= limits.max_queued) {
+  if (limits.max_queued > 0 && load.num_waiting >= limits.max_queued) {
     return LimitError(error_reason::kMaxQueued,
-                      StrCat(Description(), " has ", num_waiting_,
+                      StrCat(Description(), " has ", load.num_waiting,
                              " waiting requests (max-queued = ", limits.max_queued, ")"));
   }
-  num_sequences_ += num_sequences;
-  ++num_waiting_;
-  return RequestLease(shared_from_this(), num_sequences);
+  load.num_sequences += num_sequences;
+  ++load.num_waiting;
+  return RequestLease(shared_from_this(), num_sequences, source);
 }
 
-void KeyUsage::EndWait() {
+void KeyUsage::EndWait(CallSource source) {
   const std::lock_guard lock(mutex_);
-  --num_waiting_;
+  --LoadOf(source).num_waiting;
 }
 
-void KeyUsage::RemoveRequest(int num_sequences, bool is_waiting) {
+void KeyUsage::RemoveRequest(int num_sequences, bool is_waiting, CallSource source) {
   const std::lock_guard lock(mutex_);
-  num_sequences_ -= num_sequences;
-  num_waiting_ -= is_waiting ? 1 : 0;
+  LoadOf(source).num_sequences -= num_sequences;
+  LoadOf(source).num_waiting -= is_waiting ? 1 : 0;
 }
 
-absl::StatusOr<TokenReservation> KeyUsage::ReserveTokens(int64_t num_tokens,
-                                                         Clock::time_point now) {
+absl::StatusOr<TokenReservation> KeyUsage::ReserveTokens(int64_t num_tokens, Clock::time_point now,
+                                                         CallSource source) {
   const std::lock_guard lock(mutex_);
   const int64_t limit = limits_.tokens_per_minute;
   if (limit == 0) return TokenReservation();
@@ -149,7 +158,7 @@ absl::StatusOr<TokenReservation> KeyUsage::ReserveTokens(int64_t num_tokens,
     return NeverRetry(error_reason::kTokensPerMinute, StrCat(sentence, ", and ", Description(),
                                                              " has tokens-per-minute = ", limit));
   }
-  const Clock::duration wait = tokens_.TimeUntil(num_tokens, now);
+  const Clock::duration wait = tokens_.TimeUntil(Needed(num_tokens, limit, source), now);
   if (wait > Clock::duration::zero()) {
     return RetryAfter(error_reason::kTokensPerMinute, wait,
                       StrCat(sentence, ", more than is left of tokens-per-minute = ", limit, " of ",
@@ -183,30 +192,35 @@ void KeyUsage::CountRejection() {
   ++counts_.num_refused;
 }
 
-absl::Status KeyUsage::Acquire(Clock::time_point now) {
+absl::Status KeyUsage::Acquire(Clock::time_point now, CallSource source) {
   const std::lock_guard lock(mutex_);
-  if (absl::Status status = CheckLimits(now); !status.ok()) {
-    ++counts_.num_refused;
+  if (absl::Status status = CheckLimits(now, source); !status.ok()) {
+    if (source == CallSource::kClient) ++counts_.num_refused;  // a row waits and begins again
     return status;
   }
   requests_.Take(1, now);
-  ++num_running_;
+  ++LoadOf(source).num_running;
   ++counts_.num_calls;
   return absl::OkStatus();
 }
 
-absl::Status KeyUsage::CheckLimits(Clock::time_point now) const {
-  if (limits_.max_concurrent > 0 && num_running_ >= limits_.max_concurrent) {
+absl::Status KeyUsage::CheckLimits(Clock::time_point now, CallSource source) const {
+  const int num_running = loads_[int(source)].num_running;
+  if (limits_.max_concurrent > 0 && num_running >= limits_.max_concurrent) {
     return LimitError(error_reason::kMaxConcurrent,
-                      StrCat("key ", name_, " has ", num_running_,
+                      StrCat("key ", name_, " has ", num_running,
                              " running calls (max-concurrent = ", limits_.max_concurrent, ")"));
   }
-  if (const Clock::duration wait = requests_.TimeUntil(1, now); wait > Clock::duration::zero()) {
+  if (const Clock::duration wait =
+          requests_.TimeUntil(Needed(1, limits_.requests_per_minute, source), now);
+      wait > Clock::duration::zero()) {
     return RetryAfter(error_reason::kRequestsPerMinute, wait,
                       StrCat("key ", name_, " has used up its requests-per-minute = ",
                              limits_.requests_per_minute));
   }
-  if (const Clock::duration wait = tokens_.TimeUntil(1, now); wait > Clock::duration::zero()) {
+  if (const Clock::duration wait =
+          tokens_.TimeUntil(Needed(1, limits_.tokens_per_minute, source), now);
+      wait > Clock::duration::zero()) {
     return RetryAfter(
         error_reason::kTokensPerMinute, wait,
         StrCat("key ", name_, " has used up its tokens-per-minute = ", limits_.tokens_per_minute));
@@ -214,9 +228,9 @@ absl::Status KeyUsage::CheckLimits(Clock::time_point now) const {
   return absl::OkStatus();
 }
 
-void KeyUsage::Release() {
+void KeyUsage::Release(CallSource source) {
   const std::lock_guard lock(mutex_);
-  --num_running_;
+  --LoadOf(source).num_running;
 }
 
 void KeyUsage::CountTokens(int64_t num_tokens, int64_t num_unreserved, Clock::time_point now) {

@@ -2,6 +2,7 @@
 #ifndef LSSAR_SERVER_AUTH_ACCESS_CONTROL_H_
 #define LSSAR_SERVER_AUTH_ACCESS_CONTROL_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -55,12 +56,18 @@ struct KeyCounts {
 
 class KeyUsage;
 
+// Who has made a call: a client, or a batch of the client. Each may have as many running calls,
+// sequences and waiting requests as the limits allow; the rates are for both together, and rows of
+// batches take only from the upper half of what a minute allows. So a batch that runs for days
+// never keeps its owner from asking for its state, from ending it, or from working beside it.
+enum class CallSource : uint8_t { kClient, kBatch };
+
 // One request in the engine, which counts against the limits of its client until it is destroyed.
 class RequestLease {
  public:
   RequestLease() = default;  // of no client
-  RequestLease(std::shared_ptr<KeyUsage> client, int num_sequences)
-      : client_(std::move(client)), num_sequences_(num_sequences) {}
+  RequestLease(std::shared_ptr<KeyUsage> client, int num_sequences, CallSource source)
+      : client_(std::move(client)), num_sequences_(num_sequences), source_(source) {}
   RequestLease(RequestLease&& other) noexcept { *this = std::move(other); }
   RequestLease& operator=(RequestLease&& other) noexcept;
   ~RequestLease() { End(); }
@@ -73,6 +80,7 @@ class RequestLease {
 
   std::shared_ptr<KeyUsage> client_;
   int num_sequences_ = 0;
+  CallSource source_ = CallSource::kClient;
   bool is_waiting_ = true;
 };
 
@@ -93,38 +101,47 @@ class KeyUsage : public std::enable_shared_from_this<KeyUsage> {
   bool IsAdmin() const { return is_admin_; }
 
   KeyCounts Counts() const;
-  // An admitted call was refused later.
+  // An admitted call of a client was refused later.
   void CountRejection();
 
-  // Counts one more running call, until Release.
+  // Counts one more running call, until Release with the same source.
   // Errors  RESOURCE_EXHAUSTED: names the limit; carries the retry delay
-  absl::Status Acquire(Clock::time_point now);
-  void Release();
+  absl::Status Acquire(Clock::time_point now, CallSource source = CallSource::kClient);
+  void Release(CallSource source = CallSource::kClient);
 
   // Counts a request of the engine until the lease ends.
   // Errors  PERMISSION_DENIED: over a ceiling, so that no retry can pass; RESOURCE_EXHAUSTED: over
   //         what the client's other requests leave. Both name the field, its value and the limit.
-  absl::StatusOr<RequestLease> AddRequest(int num_sequences, int priority);
+  absl::StatusOr<RequestLease> AddRequest(int num_sequences, int priority,
+                                          CallSource source = CallSource::kClient);
 
   // Takes the tokens that a call may use, before it uses any; none if the key has no limit now.
   // RefundTokens gives back those that it has not used.
   // Errors  RESOURCE_EXHAUSTED: names the limit; carries the retry delay, except for more than
   //         tokens-per-minute, which never fit
-  absl::StatusOr<TokenReservation> ReserveTokens(int64_t num_tokens, Clock::time_point now);
+  absl::StatusOr<TokenReservation> ReserveTokens(int64_t num_tokens, Clock::time_point now,
+                                                 CallSource source = CallSource::kClient);
   void RefundTokens(const TokenReservation& unused);
   // Counts tokens, and charges those of them that were not reserved. A running call is never
   // stopped for its tokens; the next call waits until the debt has refilled.
   void CountTokens(int64_t num_tokens, int64_t num_unreserved, Clock::time_point now);
 
  private:
+  // What is there now, by CallSource.
+  struct Load {
+    int num_running = 0;    // calls
+    int num_sequences = 0;  // of requests in the engine
+    int num_waiting = 0;    // of these, requests that wait
+  };
   // Under the lock.
-  absl::Status CheckLimits(Clock::time_point now) const;
+  absl::Status CheckLimits(Clock::time_point now, CallSource source) const;
+  Load& LoadOf(CallSource source) { return loads_[int(source)]; }
 
   friend class RequestLease;
   // "key alice", "client 192.0.2.1".
   std::string Description() const;
-  void EndWait();
-  void RemoveRequest(int num_sequences, bool is_waiting);
+  void EndWait(CallSource source);
+  void RemoveRequest(int num_sequences, bool is_waiting, CallSource source);
 
   const std::string name_;
   const bool is_key_;
@@ -133,9 +150,7 @@ class KeyUsage : public std::enable_shared_from_this<KeyUsage> {
   KeyCounts counts_;
   KeyLimits limits_;
   ClientLimits client_limits_;
-  int num_running_ = 0;
-  int num_sequences_ = 0;  // of requests in the engine
-  int num_waiting_ = 0;    // of these, requests that wait
+  std::array<Load, 2> loads_;
   TokenBucket requests_, tokens_;
 };
 

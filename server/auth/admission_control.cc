@@ -16,6 +16,7 @@ AdmissionPermit::AdmissionPermit(AdmissionPermit&& other) noexcept
       model_(other.model_),
       id_(other.id_),
       key_(std::move(other.key_)),
+      source_(other.source_),
       reserved_(other.reserved_),
       num_used_tokens_(other.num_used_tokens_),
       is_engine_call_(std::exchange(other.is_engine_call_, false)) {}
@@ -35,13 +36,13 @@ bool AdmissionPermit::IsAdmin() const {
 
 absl::Status AdmissionPermit::ReserveTokens(int64_t num_tokens) {
   if (key_ == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(reserved_, key_->ReserveTokens(num_tokens, Clock::now()));
+  ASSIGN_OR_RETURN(reserved_, key_->ReserveTokens(num_tokens, Clock::now(), source_));
   return absl::OkStatus();
 }
 
 absl::StatusOr<RequestLease> AdmissionPermit::AddRequest(int num_sequences, int priority) const {
   if (key_ == nullptr) return RequestLease();
-  return key_->AddRequest(num_sequences, priority);
+  return key_->AddRequest(num_sequences, priority, source_);
 }
 
 void AdmissionPermit::CountTokens(int64_t num_tokens) {
@@ -63,26 +64,25 @@ void AdmissionPermit::ReleaseKey() {
   if (key == nullptr) return;
   key->RefundTokens(
       {.num_tokens = reserved_.num_tokens - num_used_tokens_, .per_minute = reserved_.per_minute});
-  key->Release();
+  key->Release(source_);
 }
 
-absl::StatusOr<AdmissionPermit> AdmissionControl::Admit(std::string_view authorization,
-                                                        KeyRole role, AbortCallback abort,
-                                                        std::optional<Caller> caller,
-                                                        const std::string& client,
-                                                        const std::string& request_id) {
+absl::StatusOr<AdmissionPermit> AdmissionControl::Admit(
+    std::string_view authorization, KeyRole role, AbortCallback abort, std::optional<Caller> caller,
+    const std::string& client, const std::string& request_id, CallSource source) {
   ASSIGN_OR_RETURN(AdmissionPermit permit,
                    AddCall({.abort = std::move(abort), .request_id = request_id}));
   if (!caller) {
     ASSIGN_OR_RETURN(caller, access_->Authenticate(authorization, role));
   }
   if (*caller == nullptr) caller = access_->OfAddress(client);
-  if (*caller != nullptr) RETURN_IF_ERROR((*caller)->Acquire(Clock::now()));
+  if (*caller != nullptr) RETURN_IF_ERROR((*caller)->Acquire(Clock::now(), source));
   {
     const std::lock_guard lock(mutex_);
     running_.at(permit.id_).caller = *caller;
   }
   permit.key_ = *std::move(caller);
+  permit.source_ = source;
   return permit;
 }
 

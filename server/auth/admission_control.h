@@ -66,6 +66,7 @@ class AdmissionPermit {
   uint64_t id_;
   // The usage of the key, or of the client's address. Null: it has no limits, or was released.
   std::shared_ptr<KeyUsage> key_;
+  CallSource source_ = CallSource::kClient;
   TokenReservation reserved_;
   int64_t num_used_tokens_ = 0;
   bool is_engine_call_ = false;
@@ -80,13 +81,15 @@ class AdmissionControl {
   // `authorization`: see AccessControl::Authenticate. `abort`: how AbortAll ends this call; empty
   // if the call ends by itself soon. `caller`: what Authenticate has returned before for this role.
   // `client`: the address that has the limits where there are no keys. `request_id`: AbortCalls.
+  // `source`: whose limits of running calls and requests apply.
   // Errors  UNAVAILABLE: as Readiness
   //         RESOURCE_EXHAUSTED: too many calls, or a limit of the key; carries the retry delay
   //         UNAUTHENTICATED, PERMISSION_DENIED: as AccessControl::Authenticate
   absl::StatusOr<AdmissionPermit> Admit(std::string_view authorization, KeyRole role,
                                         AbortCallback abort = {}, std::optional<Caller> caller = {},
                                         const std::string& client = {},
-                                        const std::string& request_id = {});
+                                        const std::string& request_id = {},
+                                        CallSource source = CallSource::kClient);
 
   // As AccessControl::Authenticate.
   absl::StatusOr<Caller> Authenticate(std::string_view authorization, KeyRole role) const {

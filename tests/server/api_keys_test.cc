@@ -452,6 +452,45 @@ TEST(KeyUsageTest, ManyCallsAtOnceGetOneMinutesTokens) {
   EXPECT_EQ(num_calls, 3);
 }
 
+// Otherwise a batch keeps its owner from everything, its own cancellation too.
+TEST(KeyUsageTest, RowsOfBatchesTakeNoPlaceFromTheOtherCalls) {
+  const auto usage = std::make_shared<KeyUsage>("alice");
+  usage->SetLimits({.max_concurrent = 1, .max_sequences = 2, .max_queued = 1});
+  EXPECT_TRUE(usage->Acquire(kStart, CallSource::kBatch).ok());
+  EXPECT_FALSE(usage->Acquire(kStart, CallSource::kBatch).ok());
+  EXPECT_TRUE(usage->Acquire(kStart).ok());
+  EXPECT_FALSE(usage->Acquire(kStart).ok());
+  auto row = usage->AddRequest(2, 0, CallSource::kBatch);
+  EXPECT_TRUE(row.ok());
+  EXPECT_FALSE(usage->AddRequest(1, 0, CallSource::kBatch).ok());
+  const auto call = usage->AddRequest(2, 0);
+  EXPECT_TRUE(call.ok());
+  EXPECT_FALSE(usage->AddRequest(1, 0).ok());
+  // Each gives back its own.
+  *row = RequestLease();
+  usage->Release(CallSource::kBatch);
+  EXPECT_FALSE(usage->Acquire(kStart).ok());
+  EXPECT_FALSE(usage->AddRequest(1, 0).ok());
+  EXPECT_TRUE(usage->Acquire(kStart, CallSource::kBatch).ok());
+  EXPECT_TRUE(usage->AddRequest(2, 0, CallSource::kBatch).ok());
+  EXPECT_EQ(usage->Counts().num_refused, 2) << "a row that is refused begins again";
+}
+
+TEST(KeyUsageTest, RowsOfBatchesLeaveHalfOfTheRates) {
+  KeyUsage usage("alice");
+  usage.SetLimits({.requests_per_minute = 6, .tokens_per_minute = 600});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(usage.Acquire(kStart, CallSource::kBatch).ok());
+  EXPECT_FALSE(usage.Acquire(kStart, CallSource::kBatch).ok());
+  EXPECT_TRUE(usage.ReserveTokens(250, kStart, CallSource::kBatch).ok());
+  EXPECT_FALSE(usage.ReserveTokens(51, kStart, CallSource::kBatch).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(usage.Acquire(kStart).ok());
+  EXPECT_FALSE(usage.Acquire(kStart).ok());
+  EXPECT_TRUE(usage.ReserveTokens(350, kStart).ok());
+  // A row of more than half may run when all is there.
+  EXPECT_FALSE(usage.ReserveTokens(500, kStart + seconds(59), CallSource::kBatch).ok());
+  EXPECT_TRUE(usage.ReserveTokens(500, kStart + seconds(60), CallSource::kBatch).ok());
+}
+
 TEST(AccessControlTest, AddressesHaveTheServersLimits) {
   const Log log("off");
   const auto without = AccessControl::Open("", &log);
