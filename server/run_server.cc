@@ -10,16 +10,20 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <future>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/quote.h"
+#include "base/str_cat.h"
 #include "base/thread_name.h"
 #include "server/loaded_model.h"
 #include "server/ops/health_probe.h"
@@ -140,6 +144,32 @@ int FailToStart(const absl::Status& status) {
   return Fail(status);
 }
 
+// What no one has caught: mostly that the system gives the process no more threads or memory. A
+// server that had begun to serve leaves a core file.
+[[noreturn]] void EndForException() {
+  std::string message = "an exception was not caught";
+  if (const std::exception_ptr exception = std::current_exception()) {
+    try {
+      std::rethrow_exception(exception);
+    } catch (const std::system_error& error) {
+      message = StrCat("the system gives the server no more threads: ", error.what());
+    } catch (const std::bad_alloc&) {
+      message = "the system gives the server no more memory";
+    } catch (const std::exception& error) {
+      message = error.what();
+    }
+  }
+  const absl::Status status = absl::ResourceExhaustedError(message);
+  if (server_log == nullptr) {  // the log itself needs a thread
+    std::fprintf(stderr, "lssar-server: %s\n", message.c_str());
+    std::_Exit(kExitFailure);
+  }
+  if (is_loading) Exit(FailToStart(status));
+  server_log->Error("ended by an exception", {{"message", MessageOf(status)}});
+  Log::Flush();
+  std::abort();
+}
+
 // To standard output, which may be a file on a full disk.
 int Print(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return kExitOk;
@@ -158,6 +188,7 @@ int RunServer(const ServerOptions& options, const Server::LoadModel& load) {
   // Other servers turn the log or its level by these. An operator who tries must not end this one.
   signal(SIGUSR1, SIG_IGN);
   signal(SIGUSR2, SIG_IGN);
+  std::set_terminate(EndForException);
   server_log = new Log(options.log_level);
   gpr_set_log_function(ForwardGrpcLine);
   for (const std::string& sentence : MisspeltVariables(environ)) {

@@ -1,10 +1,12 @@
 #include "server/served_models.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "base/thread_name.h"
 #include "server/config/file_version.h"
 
@@ -13,6 +15,11 @@ namespace {
 
 // How often the wait for a model's calls looks whether the server stops.
 constexpr absl::Duration kStopInterval = absl::Milliseconds(50);
+
+absl::Status NoThreadError(const std::system_error& error) {
+  return absl::ResourceExhaustedError(
+      StrCat("the system gives the server no more threads: ", error.what()));
+}
 
 }  // namespace
 
@@ -39,20 +46,18 @@ absl::Status ServedModels::Load(LoadModel load, AdmissionControl* admission) {
 
 void ServedModels::Serve(std::unique_ptr<LoadedModel> loaded) {
   const std::shared_ptr<LoadedModel> model = std::move(loaded);
+  // First: it may find no thread, and nothing has changed yet.
+  auto watchdog = std::make_unique<Watchdog>(
+      options_.step_timeout, [engine = &model->GetEngine()] { return engine->Stats(); },
+      options_.on_failure);
   {
     const std::lock_guard lock(mutex_);
     if (is_stopped_) return;
     retiring_ = std::move(current_);
-    current_ = {.model = model, .watchdog = nullptr};
+    current_ = {.model = model, .watchdog = std::move(watchdog)};
     admission_->Open(model.get());
   }
   options_.on_serving(*model);
-  auto watchdog = std::make_unique<Watchdog>(
-      options_.step_timeout, [engine = &model->GetEngine()] { return engine->Stats(); },
-      options_.on_failure);
-  const std::lock_guard lock(mutex_);
-  if (is_stopped_) watchdog->ExpectShutdown();
-  current_.watchdog = std::move(watchdog);
 }
 
 std::shared_ptr<LoadedModel> ServedModels::Current() const {
@@ -75,10 +80,20 @@ void ServedModels::Reload() {
 void ServedModels::BeginReload() {
   if (std::exchange(is_running_, true)) return;
   if (thread_.joinable()) thread_.join();  // it has left the lock for the last time
-  thread_ = std::thread([this] {
-    NameThisThread("reload");
-    RunReloads();
-  });
+  try {
+    thread_ = std::thread([this] {
+      NameThisThread("reload");
+      RunReloads();
+    });
+  } catch (const std::system_error& error) {
+    is_running_ = is_asked_ = false;
+    KeepModel(current_.model->GetCheckpoint().hash, NoThreadError(error));
+  }
+}
+
+void ServedModels::KeepModel(const std::string& hash, const absl::Status& reason) {
+  has_failed_reload_ = true;
+  log_.Error("model kept", {{"hash", hash}, {"reason", std::string(reason.message())}});
 }
 
 void ServedModels::RunReloads() {
@@ -101,16 +116,22 @@ void ServedModels::ReloadNow() {
     return;
   }
   is_loading_ = true;
-  auto loaded = LoadAgain(version);
+  const absl::Status status = ReplaceModel(version);
   is_loading_ = false;
-  has_failed_reload_ = !loaded.ok();
-  if (!loaded.ok()) {
-    log_.Error("model kept", {{"hash", hash}, {"reason", std::string(loaded.status().message())}});
-    return;
-  }
+  if (!status.ok()) return KeepModel(hash, status);
+  has_failed_reload_ = false;
   version_ = std::move(version);
-  Serve(*std::move(loaded));
   Retire();
+}
+
+absl::Status ServedModels::ReplaceModel(const std::string& version) {
+  try {
+    ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> loaded, LoadAgain(version));
+    Serve(std::move(loaded));
+    return absl::OkStatus();
+  } catch (const std::system_error& error) {
+    return NoThreadError(error);
+  }
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> ServedModels::LoadAgain(const std::string& version) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -102,7 +103,12 @@ ThreadPool::ThreadPool(int num_threads, std::vector<int> cpus)
   LSSAR_CHECK(cpus_.empty() || std::ssize(cpus_) == num_threads);
   workers_.reserve(size_t(num_threads - 1));
   for (int i = 1; i < num_threads; ++i) {
-    workers_.emplace_back([this, i] { WorkerLoop(i); });
+    try {
+      workers_.emplace_back([this, i] { WorkerLoop(i); });
+    } catch (const std::system_error&) {
+      Stop();
+      throw;
+    }
     if (cpus_.empty()) continue;
     const cpu_set_t cpu = OnlyCpu(cpus_[size_t(i)]);
     pthread_setaffinity_np(workers_.back().native_handle(), sizeof(cpu), &cpu);
@@ -110,10 +116,14 @@ ThreadPool::ThreadPool(int num_threads, std::vector<int> cpus)
 }
 
 ThreadPool::~ThreadPool() {
+  Stop();
+  UnpinCaller();
+}
+
+void ThreadPool::Stop() {
   is_stopping_.store(true, std::memory_order_seq_cst);
   for (int i = 1; i < NumThreads(); ++i) FutexWake(&sleepers_[size_t(i)].is_asleep);
   for (std::thread& worker : workers_) worker.join();
-  UnpinCaller();
 }
 
 void ThreadPool::ParallelFor(int64_t num_tasks, Task task) { Run(num_tasks, task, true); }

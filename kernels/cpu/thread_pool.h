@@ -33,6 +33,7 @@ class ThreadPool {
   // pool is destroyed.
   // Requires  1 <= num_threads <= kMaxThreads; cpus is empty or has num_threads CPUs that this
   //           process may use
+  // Errors  std::system_error: the system gives the process no more threads
   explicit ThreadPool(int num_threads, std::vector<int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -96,6 +97,8 @@ class ThreadPool {
 
   void Run(int64_t num_tasks, Task task, bool steals);
   void WorkerLoop(int thread_idx);
+  // Ends the workers.
+  void Stop();
   // Waits for another job than `seen`. nullopt: the pool is being destroyed.
   std::optional<uint64_t> WaitForJob(int thread_idx, uint64_t seen);
   // Claims and runs units until no thread of the job has one.

@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -74,7 +75,12 @@ WorkerPool::Wait::Wait(WorkerPool* pool) : pool_(pool) {
     --pool_->num_running_;
     const bool has_thread =
         std::ssize(pool_->threads_) >= pool_->options_.num_threads + num_waiting;
-    if (!has_thread && !pool_->is_stopping_) pool_->AddThread();
+    if (!has_thread && !pool_->is_stopping_) {
+      try {
+        pool_->AddThread();
+      } catch (const std::system_error&) {  // the other threads do the work, later
+      }
+    }
   }
   pool_->changed_.notify_one();
 }

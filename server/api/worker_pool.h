@@ -46,7 +46,8 @@ class WorkerPool {
   // Errors  RESOURCE_EXHAUSTED: too many jobs or bytes are queued; names the limit
   absl::Status Submit(int64_t num_bytes, std::function<void()> run);
 
-  // While it lives, the job that has made it waits for another one, and a thread more runs jobs.
+  // While it lives, the job that has made it waits for another one, and a thread more runs jobs, if
+  // the system gives one.
   class Wait {
    public:
     // `pool`: null: of no pool.
@@ -68,6 +69,7 @@ class WorkerPool {
   void Run();
   bool IsLarge(const Job& job) const { return job.num_bytes > options_.large_bytes; }
   // Requires  mutex_
+  // Errors  std::system_error: the system gives the process no more threads
   void AddThread() {
     threads_.emplace_back([this] { Run(); });
   }
