@@ -22,6 +22,8 @@ namespace error_reason {
 inline constexpr std::string_view kModelLoading = "MODEL_LOADING";
 // NOT_FOUND: the call names a model that the server does not serve.
 inline constexpr std::string_view kModelNotFound = "MODEL_NOT_FOUND";
+// INVALID_ARGUMENT: the prompt, or what it asks for behind it, is longer than the context.
+inline constexpr std::string_view kContextLength = "CONTEXT_LENGTH_EXCEEDED";
 // The limits that refuse a request now (OPERATIONS.md): of the server,
 inline constexpr std::string_view kMaxCalls = "MAX_CALLS";
 inline constexpr std::string_view kParseQueue = "PARSE_QUEUE";

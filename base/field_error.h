@@ -29,7 +29,7 @@ struct FieldProblem {
 };
 FieldProblem FieldProblemOf(const absl::Status& status);
 
-// "PATH PROBLEM" with the code and problem of `status`, which is about a field.
+// "PATH PROBLEM" with the code, problem and payloads of `status`, which is about a field.
 absl::Status WithFieldPath(const absl::Status& status, std::string_view path);
 
 }  // namespace lssar

@@ -68,11 +68,12 @@ Detokenizer::Detokenizer(const Tokenizer* tokenizer,
 }
 
 void Detokenizer::Push(int32_t id, bool match, std::string* out) {
+  matches_last_ = match;
   if (decoder_) Append(decoder_->Push(id), match, out);
 }
 
 void Detokenizer::Finish(std::string* out) {
-  if (decoder_) Append(decoder_->Finish(), /*match=*/true, out);
+  if (decoder_) Append(decoder_->Finish(), matches_last_, out);
   if (matcher_) matcher_->Finish(out);
 }
 

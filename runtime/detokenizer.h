@@ -73,7 +73,8 @@ class Detokenizer {
               bool skips_special_tokens = true);
 
   // Adds a token and appends to `out` the text that may be sent. `match` false: characters that
-  // this token completes are not searched for stop strings.
+  // this token completes, or leaves incomplete at the end of the text, are not searched for stop
+  // strings.
   void Push(int32_t id, bool match, std::string* out);
 
   // The text ended: an incomplete character becomes U+FFFD, and the withheld text is appended.
@@ -88,6 +89,7 @@ class Detokenizer {
   std::optional<StreamDecoder> decoder_;
   std::shared_ptr<const StopStrings> stop_strings_;
   std::optional<StopMatcher> matcher_;
+  bool matches_last_ = true;  // `match` of the last token
 };
 
 }  // namespace lssar

@@ -63,10 +63,11 @@ absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
   RETURN_IF_ERROR(ReadScheduling(message, context, &request));
   ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
   if (prompt.ids.size() > size_t(context.max_model_len)) {
-    return FieldError("prompt",
-                      StrCat("has ", prompt.ids.size(),
-                             " tokens; it must have at most max_model_len ", context.max_model_len),
-                      "the prompt");
+    return ContextLengthError(
+        "prompt",
+        StrCat("has ", prompt.ids.size(), " tokens; it must have at most max_model_len ",
+               context.max_model_len),
+        context.max_model_len, "the prompt");
   }
   const int num_tokens = int(prompt.ids.size());
   std::vector<int32_t> rows = {num_tokens - 1};

@@ -61,9 +61,13 @@ absl::StatusOr<std::vector<int32_t>> ReadInput(const std::string& field,
     ASSIGN_OR_RETURN(
         ids, CheckIds(field + ".tokens.ids", input.tokens().ids(), checkpoint.config.vocab_size));
   }
-  if (ids.empty() || ids.size() > size_t(context.max_model_len)) {
-    return ValueError(field, StrCat(ids.size(), " tokens long"),
-                      StrCat("1 to max_model_len = ", context.max_model_len, " tokens long"));
+  const std::string must_be =
+      StrCat("1 to max_model_len = ", context.max_model_len, " tokens long");
+  if (ids.empty()) return ValueError(field, "0 tokens long", must_be);
+  if (ids.size() > size_t(context.max_model_len)) {
+    return ContextLengthError(field,
+                              StrCat("is ", ids.size(), " tokens long; it must be ", must_be),
+                              context.max_model_len);
   }
   return ids;
 }

@@ -144,9 +144,9 @@ absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_t
     const std::string limit = context.only_prompt ? StrCat("max_model_len ", max_model_len)
                                                   : StrCat(max_prompt_tokens, ": max_model_len ",
                                                            max_model_len, " less one new token");
-    return FieldError("prompt",
-                      StrCat("has ", num_prompt_tokens, " tokens; it must have at most ", limit),
-                      "the prompt");
+    return ContextLengthError(
+        "prompt", StrCat("has ", num_prompt_tokens, " tokens; it must have at most ", limit),
+        max_model_len, "the prompt");
   }
   const int max_new_tokens = max_prompt_tokens + 1 - int(num_prompt_tokens);
   params->max_tokens = message.has_max_tokens()
@@ -154,9 +154,11 @@ absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_t
                            : DefaultMaxTokens(context, int(num_prompt_tokens), max_new_tokens);
   const int least = context.only_prompt ? 0 : 1;
   if (params->max_tokens < least || params->max_tokens > max_new_tokens) {
-    return ValueError("max_tokens", params->max_tokens,
-                      StrCat("in [", least, ", ", max_new_tokens, "]: max_model_len ",
-                             max_model_len, " - ", num_prompt_tokens, " prompt tokens"));
+    const std::string range = StrCat("in [", least, ", ", max_new_tokens, "]: max_model_len ",
+                                     max_model_len, " - ", num_prompt_tokens, " prompt tokens");
+    if (params->max_tokens < least) return ValueError("max_tokens", params->max_tokens, range);
+    return ContextLengthError(
+        "max_tokens", StrCat("is ", params->max_tokens, "; it must be ", range), max_model_len);
   }
   params->min_tokens = message.min_tokens();
   return CheckRange("min_tokens", params->min_tokens, 0, params->max_tokens);

@@ -23,6 +23,11 @@ inline constexpr std::string_view kSpace = " \t\n\v\f\r";
 absl::Status CheckTextBytes(const std::string& field, size_t num_bytes,
                             const ParseContext& context);
 
+// FieldError of what is longer than the context, with that reason, and with the words by which
+// clients of other servers (LiteLLM) know this error.
+absl::Status ContextLengthError(std::string_view path, std::string_view problem, int max_model_len,
+                                std::string_view subject = {});
+
 // The ids that precede a text: BOS or nothing.
 std::vector<int32_t> BosOf(const Checkpoint& checkpoint);
 

@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/error_details.h"
+#include "base/field_error.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -135,8 +137,19 @@ absl::Status CheckTextBytes(const std::string& field, size_t num_bytes,
           ? std::string()
           : StrCat(": max_model_len ", context.max_model_len, " tokens of at most ",
                    context.checkpoint->tokenizer->MaxPieceBytes(), " bytes");
-  return FieldError(field,
-                    StrCat("has ", num_bytes, " bytes; it must have at most ", most, reason));
+  const std::string problem =
+      StrCat("has ", num_bytes, " bytes; it must have at most ", most, reason);
+  if (context.max_text_bytes > 0) return FieldError(field, problem);
+  return ContextLengthError(field, problem, context.max_model_len);
+}
+
+absl::Status ContextLengthError(std::string_view path, std::string_view problem, int max_model_len,
+                                std::string_view subject) {
+  absl::Status status = FieldError(
+      path, StrCat(problem, " (this model's maximum context length is ", max_model_len, " tokens)"),
+      subject);
+  SetErrorReason(error_reason::kContextLength, &status);
+  return status;
 }
 
 std::vector<int32_t> BosOf(const Checkpoint& checkpoint) {

@@ -135,9 +135,11 @@ class ItemReader {
       return FieldError(field, "adds no token to the context; it must add at least 1");
     }
     if (context_ids_.size() + ids.size() > size_t(max_model_len_)) {
-      return FieldError(
-          field, StrCat("has ", ids.size(), " tokens after a context of ", context_ids_.size(),
-                        "; together they must be at most max_model_len ", max_model_len_));
+      return ContextLengthError(
+          field,
+          StrCat("has ", ids.size(), " tokens after a context of ", context_ids_.size(),
+                 "; together they must be at most max_model_len ", max_model_len_),
+          max_model_len_);
     }
     return ids;
   }

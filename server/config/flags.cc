@@ -74,6 +74,8 @@ std::string DescribeError(const CLI::ParseError& error) {
 
 AssignFlag AssignText(std::string* target) {
   return [target](const std::string& value) {
+    // "$KEYS" of a variable that is not set: taken as "none", it would switch a protection off.
+    if (value.empty()) return MustBe("a path; without the flag there is none");
     *target = value;
     return absl::OkStatus();
   };

@@ -51,6 +51,10 @@ AssignFlag AssignListen(std::string* target, bool or_off) {
           StrCat("it must be HOST:PORT with a port in [0, 65535], such as 127.0.0.1:50051",
                  or_off ? ", or off" : ""));
     }
+    // "::1:80" is an address of its own, and one with a port: who reads it must not have to guess.
+    if (value[0] != '[' && value.find(':') != colon) {
+      return absl::InvalidArgumentError("an IPv6 address stands in brackets: [::1]:50051");
+    }
     *target = value;
     return absl::OkStatus();
   };

@@ -78,7 +78,8 @@ absl::Status ReadSampling(const BodyFields& fields, v1::Sampling* sampling) {
     sampling->set_seed(seed->get<uint64_t>());
   } else if (seed != nullptr) {
     ASSIGN_OR_RETURN(const int64_t value, ReadInt("seed", *seed));
-    sampling->set_seed(uint64_t(value));
+    // -1 is a random seed, as in vLLM and llama.cpp.
+    if (value != -1) sampling->set_seed(uint64_t(value));
   }
   if (const Json* biases = fields.Find("logit_bias")) {
     RETURN_IF_ERROR(ReadLogitBias(*biases, sampling));

@@ -60,7 +60,10 @@ std::string_view MessageOf(const absl::Status& status) {
 }
 
 std::string_view SpecialCode(const absl::Status& status) {
-  return ErrorReason(status) == error_reason::kModelNotFound ? "model_not_found" : "";
+  const std::string reason = ErrorReason(status);
+  if (reason == error_reason::kModelNotFound) return "model_not_found";
+  // Clients cut the history or take another model by this one.
+  return reason == error_reason::kContextLength ? "context_length_exceeded" : "";
 }
 
 }  // namespace
@@ -130,7 +133,7 @@ HttpReply InShapeOf(std::string_view path, HttpReply reply) {
 }
 
 std::string ErrorJson(const absl::Status& status) {
-  const bool is_model = !SpecialCode(status).empty();
+  const bool is_model = ErrorReason(status) == error_reason::kModelNotFound;
   return ErrorBody(HttpStatusOf(status), MessageOf(status),
                    is_model ? "model" : FieldProblemOf(status).path, SpecialCode(status));
 }

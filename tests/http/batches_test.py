@@ -376,8 +376,22 @@ class KeysTest(BatchTestCase):
         self.assertEqual(errors["row-2"]["response"]["status_code"], 429)
         self.assertIn("tokens-per-minute", errors["row-2"]["error"]["message"])
 
+    def test_a_batch_takes_no_place_from_its_owners_calls(self) -> None:
+        limits = "max-concurrent = 1\nmax-sequences = 1"
+        self.start("--api-keys", self.keys(alice=limits, chief='role = "admin"'))
+        key, admin = (f"{name}-secret-key-0123456789" for name in ("alice", "chief"))
+        batch = self.create([line(i, max_tokens=15000, ignore_eos=True) for i in (1, 2)], key)
+        wait_until(lambda: b"\nlssar_num_requests_running 1\n"
+                   in self.ask("GET", "/metrics", key=admin).body)
+        self.assertEqual(self.ask("POST", COMPLETIONS, {"prompt": "a", "max_tokens": 2},
+                                  key).status, 200)
+        path = f"/v1/batches/{batch['id']}"
+        self.assertEqual(self.json("GET", path, key=key)["status"], "in_progress")
+        self.json("POST", f"{path}/cancel", key=key)
+        wait_until(lambda: self.json("GET", path, key=key)["status"] == "cancelled")
+
     def test_a_key_that_is_gone_ends_its_batches(self) -> None:
-        flags = ("--api-keys", self.keys(alice="requests-per-minute = 5"))
+        flags = ("--api-keys", self.keys(alice="requests-per-minute = 10"))
         self.start(*flags)
         key = "alice-secret-key-0123456789"
         self.create([line(i) for i in range(100)], key)
@@ -392,7 +406,7 @@ class KeysTest(BatchTestCase):
 
     def test_killed_and_started_again(self) -> None:
         """The key's rate makes sure that the server is killed in the middle of the batch."""
-        flags = ("--api-keys", self.keys(alice="requests-per-minute = 21"))
+        flags = ("--api-keys", self.keys(alice="requests-per-minute = 42"))
         key = "alice-secret-key-0123456789"
         self.start(*flags)
         count = 36

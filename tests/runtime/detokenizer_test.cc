@@ -149,7 +149,7 @@ TEST(Detokenizer, StreamedTextEqualsTheTextDecodedAtOnce) {
     for (size_t i = 0; i < ids.size(); ++i) {
       (i < min_tokens ? unmatched : matched) += decoder.Push(ids[i]);
     }
-    matched += decoder.Finish();
+    (ids.size() <= min_tokens && !ids.empty() ? unmatched : matched) += decoder.Finish();
     const Outcome expected = Naive(stops, matched);
 
     Detokenizer detokenizer(&tokenizer,
@@ -168,6 +168,27 @@ TEST(Detokenizer, StreamedTextEqualsTheTextDecodedAtOnce) {
     num_matches += !expected.match.empty();
   }
   EXPECT_GT(num_matches, 500);
+}
+
+// The last token has to be one after min_tokens, whatever it leaves incomplete.
+TEST(Detokenizer, AnIncompleteCharacterBeforeMinTokensIsNotSearched) {
+  const FakeTokenizer tokenizer(64);
+  const auto is_incomplete = [&](int32_t id) {
+    StreamDecoder decoder(&tokenizer, /*continues_text=*/true);
+    return decoder.Push(id).empty() && decoder.Finish() == "\uFFFD";
+  };
+  int32_t incomplete = 0;
+  while (incomplete < 64 && !is_incomplete(incomplete)) ++incomplete;
+  ASSERT_LT(incomplete, 64);
+  for (const bool match : {false, true}) {
+    Detokenizer detokenizer(&tokenizer,
+                            std::make_shared<StopStrings>(std::vector<std::string>{"\uFFFD"}));
+    std::string text;
+    detokenizer.Push(incomplete, match, &text);
+    detokenizer.Finish(&text);
+    EXPECT_EQ(detokenizer.StopString() != nullptr, match);
+    EXPECT_EQ(text, match ? "" : "\uFFFD");
+  }
 }
 
 TEST(Detokenizer, WithoutATokenizerThereIsNoText) {

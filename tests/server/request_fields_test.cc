@@ -234,9 +234,11 @@ TEST_F(RequestFieldsTest, AnErrorNamesTheValueAsItWasSentAndTheLimit) {
   };
   std::vector<Case> cases = {
       {"/v1/completions", R"({"max_tokens":0,"prompt":)" + ids(257) + "}",
-       "prompt has 257 tokens; it must have at most max_model_len 256"},
+       "prompt has 257 tokens; it must have at most max_model_len 256 (this model's maximum "
+       "context length is 256 tokens)"},
       {"/v1/completions", R"({"max_tokens":1,"prompt":)" + ids(256) + "}",
-       "prompt has 256 tokens; it must have at most 255: max_model_len 256 less one new token"},
+       "prompt has 256 tokens; it must have at most 255: max_model_len 256 less one new token "
+       "(this model's maximum context length is 256 tokens)"},
       {"/v1/completions", completion(R"("top_k":-2)"),
        "top_k is -2; it must be at least 0, or -1 for the default"},
       {"/v1/completions", completion(R"("temperature":1e300)"),
@@ -292,6 +294,48 @@ TEST_F(RequestFieldsTest, AnErrorNamesTheValueAsItWasSentAndTheLimit) {
   for (const Case& one : cases) {
     EXPECT_EQ(ErrorPart(one.path, one.body, "message"), one.message) << one.path << " " << one.body;
   }
+}
+
+// Clients cut the history, or take another model, by the code.
+TEST_F(RequestFieldsTest, WhatIsTooLongForTheContextHasItsCode) {
+  const std::string ids = Json(std::vector<int>(257, 5)).dump();
+  std::string words;
+  for (int i = 0; i < 257; ++i) words += "and ";
+  struct Case {
+    std::string path, body, param;
+  };
+  const std::vector<Case> cases = {
+      {"/v1/completions", R"({"prompt":)" + ids + "}", "prompt"},
+      {"/v1/completions", R"({"prompt":"a","max_tokens":1000})", "max_tokens"},
+      {"/v1/chat/completions", R"({"messages":[{"role":"user","content":")" + words + R"("}]})",
+       "messages"},
+      {"/v1/embeddings", R"({"input":)" + ids + "}", "input"},
+      {"/v1/attention", R"({"prompt":)" + ids + "}", "prompt"},
+      {"/v1/score", R"({"items":[{"context":"a","continuations":[")" + words + R"("]}]})",
+       "items[0].continuations[0]"},
+      {"/v1/completions", R"({"prompt":")" + std::string(100000, 'a') + R"("})", "prompt"},
+  };
+  for (const auto& [path, body, param] : cases) {
+    EXPECT_EQ(ErrorPart(path, body, "code"), "context_length_exceeded")
+        << path << " " << body.substr(0, 80);
+    EXPECT_EQ(ErrorPart(path, body, "param"), param);
+    EXPECT_THAT(ErrorPart(path, body, "message"),
+                HasSubstr("this model's maximum context length is 256 tokens"));
+  }
+  EXPECT_EQ(ErrorPart("/v1/completions", R"({"prompt":"a","max_tokens":-1})", "code"),
+            "invalid_request");
+}
+
+TEST_F(RequestFieldsTest, ASeedOfMinusOneIsARandomOne) {
+  const HttpTarget target{.host = "127.0.0.1", .port = server_.GetServer().HttpPort()};
+  const auto seed_of = [&target](const std::string& seed) {
+    const auto reply = SendRequest(target, "POST", "/v1/completions", {},
+                                   R"({"prompt":"a","max_tokens":1,"seed":)" + seed + "}");
+    EXPECT_TRUE(reply.ok() && reply->status == 200) << (reply.ok() ? reply->body : "");
+    return Json::parse(reply->body)["receipt"]["sampling"]["seed"];
+  };
+  EXPECT_EQ(seed_of("7"), seed_of("7"));
+  EXPECT_NE(seed_of("-1"), seed_of("-1"));
 }
 
 TEST_F(RequestFieldsTest, AnErrorOfTheEngineNamesTheField) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/server/loaded_fake_model.h"
+#include "tests/server/no_more_threads.h"
 #include "tests/server/poll_until.h"
 #include "tests/support/scratch_directory.h"
 
@@ -63,6 +64,21 @@ TEST_F(ServedModelsTest, TheEngineOfARetiredModelHasEndedEvenIfTheModelIsHeld) {
   ExpectRetired();
   EXPECT_FALSE(is_running);
   EXPECT_NE(models_.Current(), held);
+}
+
+TEST_F(ServedModelsTest, AReloadWithoutAThreadKeepsTheModel) {
+  if (LSSAR_SANITIZED) return;
+  Load();
+  const std::shared_ptr<LoadedModel> first = models_.Current();
+  {
+    const NoMoreThreads none;
+    models_.Reload();
+  }
+  EXPECT_TRUE(models_.HasFailedReload());
+  EXPECT_EQ(models_.Current(), first);
+  ReloadAnother();
+  ExpectRetired();
+  EXPECT_FALSE(models_.HasFailedReload());
 }
 
 // A reader of the log who has seen that the server serves may send SIGHUP at once.

@@ -14,6 +14,7 @@
 
 #include "base/quote.h"
 #include "base/utf8.h"
+#include "tests/server/no_more_threads.h"
 #include "tests/server/resident_memory.h"
 
 namespace lssar {
@@ -138,6 +139,21 @@ TEST(WorkerPoolTest, TheEndRunsEveryJob) {
     }
   }
   EXPECT_EQ(num_done, 500);
+}
+
+// A client's request makes a job wait.
+TEST(WorkerPoolTest, AJobWaitsWhereTheSystemGivesNoThread) {
+  if (LSSAR_SANITIZED) return;
+  std::atomic<int> num_done = 0;
+  {
+    WorkerPool pool({.num_threads = 2});
+    {
+      const NoMoreThreads none;
+      const WorkerPool::Wait wait(&pool);
+    }
+    ASSERT_TRUE(pool.Submit(1, [&] { ++num_done; }).ok());
+  }
+  EXPECT_EQ(num_done, 1);
 }
 
 TEST(QuoteTest, CutsLongValuesAtCharactersAndShowsNoControlCharacter) {
