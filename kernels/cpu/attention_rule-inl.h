@@ -35,8 +35,9 @@ class ReweightPower {
   explicit ReweightPower(double p)
       : p_(p),
         power_(p),
-        floor_(float(std::pow(double{kNegligibleWeight}, 1.0 / p) *
-                     (1.0 - std::max(1e-3 / p, 0x1p-22)))) {}
+        floor_(std::max(float(std::pow(double{kNegligibleWeight}, 1.0 / p) *
+                              (1.0 - std::max(1e-3 / p, 0x1p-22))),
+                        std::numeric_limits<float>::min())) {}
 
   HWY_INLINE ScoreVec operator()(ScoreVec u) const {
     const ScoreTag d;

@@ -373,6 +373,33 @@ TEST_P(AttentionTest, RowsNearlyWithoutAPeak) {
   }
 }
 
+// Keys a hair below the mean have no weight, however small p is: u^p nearly is a step at u = 0.
+TEST_P(AttentionTest, SmallPowersLeaveOutTheKeysBelowTheMean) {
+  constexpr int kTokens = 8192, kDim = 64, kLargest = 5000;
+  for (AttentionSpec spec : kReweighted) {
+    if (!SupportsAttention(*backend_, spec)) continue;
+    // Some 4% over the others' phi, in each kind: x of the others is about -5e-6.
+    const float largest = spec.kind == AttentionKind::kLssar ? 0.0016f : 0.3f;
+    SequenceVectors sequence(kTokens, 1, kDim, 1, Content::kRandom);
+    for (int token = 0; token < kTokens; ++token) {
+      float* const key = &sequence.k[size_t(token) * kDim];
+      std::fill_n(key, kDim, 0.0f);
+      key[0] = token == kLargest ? largest : 0.0f;
+      key[1] = std::sqrt(1 - key[0] * key[0]);
+      sequence.v[size_t(token) * kDim] = token == kLargest ? 1.0f : -1.0f;
+    }
+    float* const query = &sequence.q[size_t(kTokens - 1) * kDim];
+    std::fill_n(query, kDim, 0.0f);
+    query[0] = 1;
+    for (const double p : {1e-30, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.4, 0.5}) {
+      spec.p = p;
+      for (const DType dtype : {DType::kF16, DType::kF32}) {
+        if (Supports(dtype, kDim)) CheckLast(sequence, spec, 64, dtype);
+      }
+    }
+  }
+}
+
 TEST_P(AttentionTest, LongRowsOfADecodeStep) {
   for (int num_tokens : {2047, 2048, 2049, 6000}) {
     for (const AttentionKind kind : {AttentionKind::kLssar, AttentionKind::kSoftmax,

@@ -37,7 +37,7 @@ std::vector<ThresholdRow> Rows() {
   std::vector<ThresholdRow> rows;
   for (const AttentionKind kind :
        {AttentionKind::kLssar, AttentionKind::kSoftmaxR, AttentionKind::kSigmoidR}) {
-    for (const double p : {0.25, 1.0, 2.5, 3.0, 15.0, 50.0}) {
+    for (const double p : {0.5, 1.0, 2.5, 3.0, 15.0, 50.0}) {  // below 0.5 no row has a threshold
       for (const int num_keys : {2, 5, 300, 16384}) {
         for (const double ratio : {1.6, 2.0, 5.0, 100.0}) {
           if (ratio > num_keys) continue;
