@@ -73,11 +73,19 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
   bool IsStreaming() const override { return false; }
   const HeadCapture* Capture() const override { return &heads_; }
 
+  int64_t NumCapturedWeights(const Sequence& sequence, int num_tokens) const override {
+    const int end = sequence.num_computed_tokens + num_tokens;
+    int64_t num_weights = 0;
+    for (size_t i = num_captured_; i < params_->rows.size() && params_->rows[i] < end; ++i) {
+      num_weights += NumWeights(params_->rows[i]);
+    }
+    return num_weights;
+  }
+
   int MaxTokensInStep(const Sequence& sequence) const override {
-    const auto num_heads = int64_t(params_->layers.size() * params_->heads.size());
     int64_t num_keys = 0;
     for (size_t i = num_captured_; i < params_->rows.size(); ++i) {
-      num_keys += num_heads * (params_->rows[i] + 1);
+      num_keys += NumWeights(params_->rows[i]);
       if (num_keys > kMaxStepKeys && i > num_captured_) {
         return params_->rows[i] - sequence.num_computed_tokens;
       }
@@ -120,6 +128,11 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
     row.head = head;
     row.row = position;
     weights_.push_back(std::move(row));
+  }
+
+  // Of the captured heads in a row.
+  int64_t NumWeights(int row) const {
+    return int64_t(params_->layers.size() * params_->heads.size()) * (row + 1);
   }
 
   HeadStatistics& StatisticsOf(int layer, int head) {

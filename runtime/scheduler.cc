@@ -343,7 +343,9 @@ void Scheduler::ChargeTenants() {
   int64_t total = 0;
   for (const ScheduledSequence& scheduled : scheduled_) {
     Sequence* const sequence = scheduled.sequence;
-    const int64_t cost = CostOf(sequence->num_computed_tokens, scheduled.num_tokens);
+    const int64_t cost =
+        CostOf(sequence->num_computed_tokens, scheduled.num_tokens) +
+        kCapturedWeightCost * sequence->task->NumCapturedWeights(*sequence, scheduled.num_tokens);
     Tenants::ChargeTokens(cost, scheduled.group->owner);
     total += cost;
     sequence->last_step = num_steps_;
@@ -352,9 +354,29 @@ void Scheduler::ChargeTenants() {
   tenants_.EndStep(total, blocks_->Layout().num_pages);
 }
 
-// Only the first of the sequences that capture attention runs: one token may cost it a second.
-// Large results run as far as they fit limits::kMaxStepFloats together, the first in any case.
+const Sequence* Scheduler::NextCapture() const {
+  const Sequence* next = nullptr;
+  int rank = 0;
+  for (const auto& group : running_) {
+    if (group->is_paused || (next != nullptr && group->owner->rank >= rank)) continue;
+    for (const Sequence& sequence : group->sequences) {
+      if (sequence.IsDone() || sequence.state != SequenceState::kRunning ||
+          sequence.task->Capture() == nullptr) {
+        continue;
+      }
+      next = &sequence;
+      rank = group->owner->rank;
+      break;
+    }
+  }
+  return next;
+}
+
+// One token of a sequence that captures attention may cost a second, so few of them run: the first
+// of all, which advances in every step, and that of another tenant which comes first. Large results
+// run as far as they fit limits::kMaxStepFloats together, the first in any case.
 void Scheduler::CollectCandidates() {
+  const Sequence* const next_capture = NextCapture();
   bool has_capture = false;
   int64_t num_floats = 0;
   scheduled_.clear();
@@ -363,7 +385,10 @@ void Scheduler::CollectCandidates() {
     if (group->is_paused) continue;
     for (Sequence& sequence : group->sequences) {
       if (sequence.IsDone() || sequence.state != SequenceState::kRunning) continue;
-      if (sequence.task->Capture() != nullptr && std::exchange(has_capture, true)) continue;
+      if (sequence.task->Capture() != nullptr) {
+        const bool is_first = !std::exchange(has_capture, true);
+        if (!is_first && &sequence != next_capture) continue;
+      }
       const int64_t wanted_floats = sequence.task->MaxFloatsInStep(sequence);
       if (wanted_floats > 0 && num_floats > 0 &&
           num_floats + wanted_floats > limits::kMaxStepFloats) {

@@ -118,6 +118,8 @@ class Scheduler {
   void Truncate(SequenceGroup* group, Sequence* sequence);
   // Forks the further sequences of `group` once the first one has computed the prompt.
   void ForkFromPrompt(SequenceGroup* group);
+  // The first sequence that captures attention of the tenant with the least service. Null: none.
+  const Sequence* NextCapture() const;
   // Sets candidates_ to the sequences that may run.
   void CollectCandidates();
   // Allocates the pages of the scheduled tokens. Out of pages, a sequence gets fewer tokens.

@@ -53,6 +53,8 @@ class SequenceTask {
 
   // Heads whose attention weights are needed, of the tokens whose logits are; null: none.
   virtual const HeadCapture* Capture() const { return nullptr; }
+  // Attention weights that are captured in a step that computes the next `num_tokens`.
+  virtual int64_t NumCapturedWeights(const Sequence&, int /*num_tokens*/) const { return 0; }
   // How many of the pending tokens the next step may compute: at least one.
   virtual int MaxTokensInStep(const Sequence& sequence) const;
   // How many draft tokens (Sequence::draft) the next step may compute after the pending ones.

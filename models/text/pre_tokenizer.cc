@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 
 #include "base/check.h"
@@ -145,14 +146,29 @@ class PatternTranslator {
       case ')':
         if (!folds_.empty()) folds_.pop_back();
         break;
+      case '{':
+        // Up to n in Oniguruma; in PCRE2 its version decides.
+        if (Peek(1) == ',') return RejectPart("\"{,\"");
+        break;
       case '}':
         // A repeat of a repeat in Oniguruma, possessive in PCRE2.
         if (Peek(1) == '+') return RejectPart("\"}+\"");
+        // n or none in Oniguruma, n in PCRE2. {n,m}? is lazy in both.
+        if (Peek(1) == '?' && EndsExactRepeat()) return RejectPart("\"{n}?\"");
         break;
       default: break;
     }
     Copy(1);
     return absl::OkStatus();
+  }
+
+  // The brace here closes "{n}".
+  bool EndsExactRepeat() const {
+    const std::string_view before = pattern_.substr(0, at_);
+    const size_t open = before.rfind('{');
+    if (open == before.npos || open + 1 == before.size()) return false;
+    return std::ranges::all_of(before.substr(open + 1),
+                               [](unsigned char c) { return std::isdigit(c) != 0; });
   }
 
   const std::string_view pattern_;

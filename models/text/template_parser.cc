@@ -77,7 +77,7 @@ class Lexer {
     } else if (source_.substr(end + 2).starts_with('-')) {
       text = TrimRight(text);
     } else if (source_[end + 1] != '{' && IsFirstOnLine(end)) {
-      while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+      text = text.substr(0, text.rfind('\n') + 1);
     }
     if (strip_left_) text = TrimLeft(text);
     if (drop_newline_ && text.starts_with('\n')) text.remove_prefix(1);
@@ -86,9 +86,10 @@ class Lexer {
     }
   }
 
+  // White space alone is before the tag on its line, as jinja2's lstrip_blocks has it.
   bool IsFirstOnLine(size_t tag) const {
-    while (tag > 0 && (source_[tag - 1] == ' ' || source_[tag - 1] == '\t')) --tag;
-    return tag == 0 || source_[tag - 1] == '\n';
+    const size_t num_bytes = TrimRight(source_.substr(0, tag)).size();
+    return num_bytes == 0 || source_.substr(num_bytes, tag - num_bytes).find('\n') != source_.npos;
   }
 
   // Records what the tag that just ended removes from the text after it.
@@ -102,7 +103,8 @@ class Lexer {
     if (close == std::string_view::npos) {
       return TemplateError(source_, at_, "comment {# does not end");
     }
-    EndTag(source_[close - 1] == '-', /*is_block=*/true);
+    // The dash of "{#-#}" is the beginning's.
+    EndTag(source_[close - 1] == '-' && close - 1 > at_ + 2, /*is_block=*/true);
     at_ = close + 2;
     return absl::OkStatus();
   }

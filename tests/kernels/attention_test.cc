@@ -391,11 +391,9 @@ TEST_P(AttentionTest, SmallPowersLeaveOutTheKeysBelowTheMean) {
     float* const query = &sequence.q[size_t(kTokens - 1) * kDim];
     std::fill_n(query, kDim, 0.0f);
     query[0] = 1;
-    for (const double p : {1e-30, 1e-3, 0.01, 0.05, 0.1, 0.2, 0.4, 0.5}) {
+    for (const double p : {1e-30, 0.01, 0.1, 0.2, 0.45}) {
       spec.p = p;
-      for (const DType dtype : {DType::kF16, DType::kF32}) {
-        if (Supports(dtype, kDim)) CheckLast(sequence, spec, 64, dtype);
-      }
+      CheckLast(sequence, spec, 64, MostExact());
     }
   }
 }

@@ -324,6 +324,8 @@ TEST(ByteLevelTokenizerTest, RefusesPipelinesWithOtherIds) {
       {[](json& j) { j["pre_tokenizer"] = SplitBy("[a[b]]"); }, "a class in a class"},
       {[](json& j) { j["pre_tokenizer"] = SplitBy("\\p{Han}"); }, "the property Han"},
       {[](json& j) { j["pre_tokenizer"] = SplitBy("a{1,3}+"); }, "}+"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("a\\p{N}{,2}"); }, "\"{,\" at byte 6"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("a{2}?b"); }, "\"{n}?\" at byte 3"},
       // Oniguruma lets these match another number of characters ("ß").
       {[](json& j) { j["pre_tokenizer"] = SplitBy("a(?i:b(?:ß)|c)"); },
        "a character beyond ASCII in (?i:) at byte 9"},

@@ -60,6 +60,11 @@ TEST(ChatTemplateTest, Whitespace) {
   EXPECT_EQ(Rendered("{% if true %}\n  x\n  {% endif %}\ny\n"), "  x\ny");
   EXPECT_EQ(Rendered("x {% if true %}y{% endif %}"), "x y");
   EXPECT_EQ(Rendered("{{ 'a' }}\nb"), "a\nb") << "{{ }} keeps its newline";
+  EXPECT_EQ(Rendered("A\n\u00a0\f\u3000{% if true %}B{% endif %}"), "A\nB") << "any white space";
+  EXPECT_EQ(Rendered("A\n \v {# c #}\nB"), "A\nB");
+  EXPECT_EQ(Rendered("A\n. {# c #}B"), "A\n. B");
+  EXPECT_EQ(Rendered("x {#-#} y"), "x y") << "the dash is the beginning's";
+  EXPECT_EQ(Rendered("x {#--#} y"), "xy");
 }
 
 // SmolLM2's condition; values of jinja2.

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/runtime/stepped_engine.h"
@@ -322,6 +324,41 @@ TEST_F(InterruptedSteps, OfACaptureThePromptIsInterruptedAndItsRowsAreNot) {
   EXPECT_FALSE(may_be_interrupted_);
   engine_.RunAll();
   EXPECT_EQ(captured.sink->Status(), absl::OkStatus());
+}
+
+// One of several captures runs in a step.
+TEST(FairShare, CapturesDoNotKeepAnotherTenantsCaptureWaiting) {
+  SteppedEngine engine({.max_model_len = 4096,
+                        .max_num_seqs = 16,
+                        .max_num_batched_tokens = 512,
+                        .page_size = 16,
+                        .kv_cache_bytes = 2048 * kPageBytes});
+  const auto capture = [](int num_tokens, int first, std::vector<int32_t> rows) {
+    Request request = Generate(Ids(num_tokens, first), 1);
+    request.params =
+        CaptureParams{.layers = {0}, .heads = {0}, .rows = std::move(rows), .statistics = true};
+    return request;
+  };
+  std::vector<int32_t> all_rows(3000);
+  std::iota(all_rows.begin(), all_rows.end(), 0);
+  std::vector<Submitted> attack;
+  for (int i = 0; i < 4; ++i) {
+    attack.push_back(engine.Submit(capture(3000, i, all_rows), kAttacker));
+  }
+  engine.RunSteps(20);
+  for (int i = 0; i < 5; ++i) {
+    const Submitted submitted = engine.Submit(capture(16, 50 + i, {15}), kOther);
+    int num_steps = 0;
+    while (!submitted.sink->Status() && num_steps < 100) {
+      engine.RunSteps(1);
+      ++num_steps;
+    }
+    EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
+    EXPECT_LE(num_steps, 3) << "call " << i;
+  }
+  EXPECT_FALSE(attack.back().sink->Status().has_value()) << "the others took longer";
+  engine.RunAll();
+  for (const Submitted& submitted : attack) EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
 }
 
 TEST_F(InterruptedSteps, ShortStepsRunToTheirEnd) {
