@@ -130,7 +130,7 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
     weights_.push_back(std::move(row));
   }
 
-  // Of the captured heads in a row.
+  // The weights of the captured heads in a row.
   int64_t NumWeights(int row) const {
     return int64_t(params_->layers.size() * params_->heads.size()) * (row + 1);
   }

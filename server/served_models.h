@@ -78,7 +78,8 @@ class ServedModels {
   void BeginReload();
   void RunReloads();
   void ReloadNow();
-  // Errors  those of LoadAgain; RESOURCE_EXHAUSTED: no thread for the new model. Nothing has changed.
+  // Errors  those of LoadAgain; RESOURCE_EXHAUSTED: no thread for the new model. Then nothing has
+  //         changed.
   absl::Status ReplaceModel(const std::string& version);
   void KeepModel(const std::string& hash, const absl::Status& reason);
   absl::StatusOr<std::unique_ptr<LoadedModel>> LoadAgain(const std::string& version);
