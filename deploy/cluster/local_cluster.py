@@ -109,10 +109,11 @@ class Replica:
     """One lssar-server. It keeps its ports when it is started again.
 
     `certificate`: a PEM file with a certificate that signs itself, and its key; None: no TLS.
+    `host`: what it listens on; 127.0.0.1 is among it.
     """
 
     def __init__(self, name: str, program: str, flags: tuple[str, ...],
-                 certificate: str | None = None) -> None:
+                 certificate: str | None = None, host: str = '127.0.0.1') -> None:
         self.name = name
         self.grpc_port, self.http_port = free_port(), free_port()
         self.address = f'127.0.0.1:{self.grpc_port}'
@@ -122,8 +123,10 @@ class Replica:
             self.http = self.http.replace('http:', 'https:')
             self._tls = ssl.create_default_context(cafile=certificate)
             flags = ('--tls-cert', certificate, '--tls-key', certificate, *flags)
-        self._command = [program, '--model', MODEL, '--listen', self.address, '--http-listen',
-                         f'127.0.0.1:{self.http_port}', '--max-connections-per-address', '0',
+        # HAProxy says in a header who the client is.
+        self._command = [program, '--model', MODEL, '--listen', f'{host}:{self.grpc_port}',
+                         '--http-listen', f'{host}:{self.http_port}',
+                         '--max-connections-per-address', '0', '--trusted-proxies', '127.0.0.1',
                          *flags]
         self.process: Process | None = None
 

@@ -16,7 +16,8 @@ import urllib.request
 TESTS = pathlib.Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS.parent / 'deploy' / 'cluster'), str(TESTS / 'attack')]
 from files import make_certificate  # noqa: E402
-from local_cluster import MODEL, Cluster  # noqa: E402
+from local_cluster import (MODEL, Cluster, Process, Replica, clean_environment,  # noqa: E402
+                           free_port, get, wait_until)
 
 from lssar import Client, LssarError, Retry, Tls  # noqa: E402
 
@@ -91,6 +92,41 @@ class TlsTest(unittest.TestCase):
             self.cluster.wait_state(replica.name, 'UP')
         with self.client() as client:
             self.assertTrue(client.complete('The river', **REQUEST)[0].text)
+
+
+class ClientCertificateTest(unittest.TestCase):
+    """One server that asks for a certificate (--tls-client-ca), behind the edge and as a cluster."""
+
+    def test_haproxy_shows_its_own(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        own, shown = (make_pem(folder, name) for name in ('server', 'haproxy'))
+        server = Replica('lssar', SERVER, ('--threads', '1', '--tls-client-ca', str(shown)),
+                         certificate=str(own))
+        server.start()
+        self.addCleanup(server.process.end)
+        settings = {'EDGE_SERVER_CA': str(own), 'EDGE_SERVER_CERT': str(shown)}
+        for prefix in 'LSSAR', 'LSSAR_1', 'LSSAR_2', 'LSSAR_3':
+            settings |= {f'{prefix}_GRPC_PORT': str(server.grpc_port),
+                         f'{prefix}_HTTP_PORT': str(server.http_port)}
+        for files in ('edge',), ('edge', 'cluster'):
+            grpc, http, metrics = (f'127.0.0.1:{free_port()}' for _ in range(3))
+            more = {'LSSAR_CLUSTER': '1'} if 'cluster' in files else {}
+            haproxy = Process(
+                'haproxy', ['haproxy', '-db', *(word for name in files for word in (
+                    '-f', f'deploy/{name}/haproxy.cfg'))],
+                clean_environment(EDGE_GRPC=grpc, EDGE_HTTP=http, CLUSTER_METRICS=metrics,
+                                  EDGE_MAXCONN='100', **settings, **more))
+            self.addCleanup(haproxy.end)
+
+            def answers(http=http):
+                try:
+                    return 'lssar-6m' in get(f'http://{http}/v1/models')
+                except OSError:
+                    return False
+
+            wait_until(answers, server.process, haproxy)
+            with Client(grpc, retry=Retry(max_attempts=12)) as client:
+                self.assertTrue(client.complete('The river', **REQUEST)[0].text)
 
 
 if __name__ == '__main__':
