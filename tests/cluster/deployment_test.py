@@ -103,6 +103,21 @@ class KubernetesTest(unittest.TestCase):
             self.assertGreaterEqual(pod['terminationGracePeriodSeconds'],
                                     int(pause) + seconds(config['drain-timeout']) + 5)
 
+    def test_haproxy_forgets_a_pod_before_it_drains(self):
+        """Kubeadm's CoreDNS keeps answers for 30 s."""
+        haproxy = self.config_map('cluster', 'lssar-haproxy')['haproxy.cfg']
+        kept = sum(int(re.search(rf'hold {what} (\d+)s', haproxy)[1])
+                   for what in ('valid', 'obsolete'))
+        [pod] = [pod for overlay, deployment, pod in self.pods()
+                 if (overlay, deployment['metadata']['name']) == ('cluster', 'lssar')]
+        pause = pod['containers'][0]['lifecycle']['preStop']['exec']['command'][1]
+        self.assertGreater(int(pause), 30 + kept)
+
+    def test_tainted_nodes_do_not_hold_pods_back(self):
+        for overlay, deployment, pod in self.pods():
+            for each in pod.get('topologySpreadConstraints', []):
+                self.assertEqual(each.get('nodeTaintsPolicy'), 'Honor', (overlay, each))
+
     def test_flags_and_ports_are_the_servers(self):
         flags = set(re.findall(r'--([a-z][a-z0-9-]+)', run(SERVER, '--help')))
         for overlay, deployment, pod in self.pods():
@@ -188,7 +203,7 @@ class KubernetesTest(unittest.TestCase):
         def rules(text):
             return {line.strip() for line in text.splitlines()
                     if line.strip().startswith(('balance', 'hash-type', 'http-reuse', 'retry-on',
-                                                'http-response', 'option httpchk'))}
+                                                'http-response set-header x-lssar'))}
 
         ours = (ROOT / 'deploy/cluster/haproxy.cfg').read_text()
         self.assertEqual(rules(path.read_text()), rules(ours))
@@ -244,6 +259,18 @@ class EnvoyTest(unittest.TestCase):
                               metadata=((HEADER, key),), timeout=TIMEOUT_S))
             return {i for i, (old, new) in enumerate(zip(before, prompt_tokens(), strict=True))
                     if new > old}
+
+        # Who the client is, whatever it says: one of another address than Envoy's, an empty message.
+        file = pathlib.Path(self.enterContext(tempfile.NamedTemporaryFile()).name)
+        file.write_bytes(bytes(5))
+        subprocess.run(
+            ['curl', '--silent', '--fail', '--http2-prior-knowledge', '--interface', '127.0.0.5',
+             '-H', 'content-type: application/grpc', '-H', 'te: trailers',
+             '-H', 'x-forwarded-for: 203.0.113.9', '--data-binary', f'@{file}', '--output',
+             '/dev/null', f'http://{address}/lssar.v1.Inference/GetInfo'],
+            check=True, timeout=TIMEOUT_S)
+        log = '"client":"127.0.0.5"'
+        wait_until(lambda: any(log in each.process.log() for each in cluster.replicas), envoy)
 
         owners = {f'p{i}': servers_of(f'p{i}') for i in range(30)}
         self.assertEqual({len(each) for each in owners.values()}, {1}, owners)
