@@ -14,7 +14,11 @@ install(DIRECTORY ${CMAKE_BINARY_DIR}/manual/man1 DESTINATION share/man)
 install(DIRECTORY ${CMAKE_BINARY_DIR}/manual/bash-completion/
   DESTINATION share/bash-completion/completions)
 install(FILES ${package_sources}/lssar-server.service DESTINATION lib/systemd/system)
+install(FILES ${package_sources}/lssar-server.conf DESTINATION lib/sysusers.d)
 install(FILES ${package_sources}/server.toml DESTINATION /etc/lssar)
+if(LSSAR_WITH_CUDA STREQUAL "ON")  # deploy/package.sh --cuda
+  install(FILES ${package_sources}/cuda.conf DESTINATION lib/systemd/system/lssar-server.service.d)
+endif()
 install(FILES LICENSE DESTINATION share/doc/lssar RENAME copyright)
 
 set(CPACK_GENERATOR DEB)

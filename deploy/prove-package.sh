@@ -39,10 +39,15 @@ for earlier in lssar lssar-cuda; do
     logged chroot "$root" dpkg --purge "$earlier"
   fi
 done
-rm -rf "$root/prove" "$root/var/lib/lssar"
+rm -rf "$root/prove" "$root/var/lib/lssar" "$root/var/lib/lssar-server"
 mkdir -p "$root/prove" "$root/var/lib/lssar"
 cp "$package" "$root/prove/lssar.deb"
 cp -R models/zoo/lssar-6m "$root/var/lib/lssar/model"
+# The settings that server.toml has as comments.
+cat >"$root/prove/more.toml" <<'END'
+api-keys = "/etc/lssar/keys.toml"
+batch-dir = "/var/lib/lssar-server"
+END
 say "apt install $(basename "$package")"
 logged env DEBIAN_FRONTEND=noninteractive LC_ALL=C chroot "$root" \
   sh -c 'apt-get -qq update && apt-get -qq -y install --no-install-recommends /prove/lssar.deb'
@@ -53,11 +58,10 @@ cat >>"$root/prove/run.sh" <<'END'
 set -eux
 # Returns when the server has said READY=1.
 systemctl enable --now lssar-server
-systemctl show --property=Type,StatusErrno,NRestarts,DynamicUser,MainPID lssar-server
+systemctl show --property=Type,StatusErrno,NRestarts,User,MainPID lssar-server
 lssar generate 'The old house' --max-tokens 5 --seed 1
 curl --silent --fail http://127.0.0.1:8080/health
-# A dynamic user: systemd's own range.
-[ "$(ps -o uid= -C lssar-server)" -ge 61184 ]
+[ "$(ps -o user:32= -C lssar-server)" = lssar-server ]
 
 systemctl reload lssar-server
 until journalctl --unit=lssar-server --output=cat | grep '"model kept"'; do sleep 0.2; done
@@ -69,6 +73,27 @@ until [ "$(systemctl show --value --property=NRestarts lssar-server)" = 1 ] &&
   sleep 0.5
 done
 lssar generate 'The old house' --max-tokens 5 --seed 1
+
+# Keys that the service reads by its group, and a directory for batches.
+key=a-key-of-sixteen-characters
+printf '[user]\nkey = "%s"\n' "$key" >/etc/lssar/keys.toml
+chgrp lssar-server /etc/lssar/keys.toml
+chmod 640 /etc/lssar/keys.toml
+cat /prove/more.toml >>/etc/lssar/server.toml
+systemctl restart lssar-server
+if curl --silent --fail http://127.0.0.1:8080/v1/files; then exit 1; fi
+curl --silent --fail --header "Authorization: Bearer $key" http://127.0.0.1:8080/v1/files
+[ "$(stat --format='%U %a' /var/lib/lssar-server)" = 'lssar-server 700' ]
+
+# An update after which the service does not start succeeds; a setting that it does not know is no
+# reason to start it again and again.
+cp /etc/lssar/server.toml /prove/good.toml
+echo 'no-such-setting = 1' >>/etc/lssar/server.toml
+dpkg --install /prove/lssar.deb </dev/null
+sleep 6 # longer than RestartSec
+[ "$(systemctl show --value --property=ActiveState lssar-server)" = failed ]
+cp /prove/good.toml /etc/lssar/server.toml
+systemctl restart lssar-server
 
 systemctl stop lssar-server
 [ "$(systemctl show --value --property=Result lssar-server)" = success ]

@@ -260,7 +260,7 @@ class EnvoyTest(unittest.TestCase):
             return {i for i, (old, new) in enumerate(zip(before, prompt_tokens(), strict=True))
                     if new > old}
 
-        # Who the client is, whatever it says: one of another address than Envoy's, an empty message.
+        # Envoy says who the client is, whatever that says itself. An empty message.
         file = pathlib.Path(self.enterContext(tempfile.NamedTemporaryFile()).name)
         file.write_bytes(bytes(5))
         subprocess.run(

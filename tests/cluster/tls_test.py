@@ -95,7 +95,7 @@ class TlsTest(unittest.TestCase):
 
 
 class ClientCertificateTest(unittest.TestCase):
-    """One server that asks for a certificate (--tls-client-ca), behind the edge and as a cluster."""
+    """A server that asks for a certificate (--tls-client-ca), behind the edge and as a cluster."""
 
     def test_haproxy_shows_its_own(self):
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))

@@ -3,8 +3,10 @@
 Each runs in a tree of its own, with programs that stand in for what it would install or build.
 """
 
+import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -170,6 +172,20 @@ esac
             code, said = self.run_script(f'deploy/prove-{script}.sh', name, cwd=user)
             self.assertEqual(code, 77)
             self.assertIn(f'{user}/{name}', said)
+
+    def test_the_edges_list_has_both_forms_of_a_key(self):
+        """The commands of its README."""
+        text = (ROOT / 'deploy/edge/README.md').read_text()
+        [commands] = re.findall(r'^    sed .*?(?=^    EDGE_KEYS)', text, re.M | re.S)
+        self.tree.mkdir()
+        keys = 'a-key-of-sixteen-characters', 'b key: 100% \\n of $others'
+        hashes = [hashlib.sha256(key.encode()).hexdigest() for key in keys]
+        (self.tree / 'keys.toml').write_text(
+            f'[a]\nsha256 = "{hashes[0].upper()}"  # hex\nrole = "admin"\n'
+            f'# key = "not this one, it is gone"\n[b]\n  key= "{keys[1]}"\nmax-queued = 1\n')
+        (self.tree / 'make.sh').write_text(commands)
+        self.assertEqual(self.run_script('make.sh'), (0, ''))
+        self.assertEqual((self.tree / 'keys.lst').read_text().split(), hashes)
 
 
 if __name__ == '__main__':
