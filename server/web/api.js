@@ -67,6 +67,9 @@ export const getJson = async (path, options) => (await open(path, options)).json
 export const getText = async (path, options) => (await open(path, options)).text();
 export const post = async (path, body, signal, server) => (await open(path, { body, signal, server })).json();
 
+// The status that an error has which comes within a stream: its reply began with 200.
+const STATUS_OF_CODE = { rate_limit_exceeded: 429, not_implemented: 501, service_unavailable: 503, deadline_exceeded: 504 };
+
 // Yields the JSON of each server-sent event until [DONE]. An event that holds an error throws it.
 export async function* streamEvents(path, body, signal, server) {
   const response = await open(path, { body: { ...body, stream: true }, signal, server });
@@ -89,7 +92,7 @@ export async function* streamEvents(path, body, signal, server) {
         const data = event.slice("data: ".length);
         if (data === "[DONE]") return;
         const value = JSON.parse(data);
-        if (value.error) fail(new ApiError(value.error.code ?? 500, value.error.message), server);
+        if (value.error) fail(new ApiError(STATUS_OF_CODE[value.error.code] ?? 500, value.error.message), server);
         yield value;
       }
     }

@@ -66,7 +66,7 @@ async function waitForServer() {
   }
   waiting = false;
   showBanner();
-  if (!byId("model-name").textContent) load();
+  load();
 }
 
 function askForKey() {
@@ -107,19 +107,30 @@ function setUpSecondServer(model) {
   });
 }
 
+// Sets the views up, once: until all that they need is there, nothing is.
+let loading = false, loaded = false;
 async function load() {
-  let model;
+  if (loading || loaded) return;
+  loading = true;
+  let model, openApi;
   try {
     [model] = (await getJson("v1/models")).data;
-  } catch {
-    return; // the banner says why; it comes back here when the reason is gone
+    openApi = await getJson("openapi.json");
+  } catch (error) {
+    // The banner says why. After a key, and once the server answers, it comes back here.
+    const comesBack = [0, 401, 403, 503].includes(error.status);
+    if (!comesBack) setTimeout(load, error.retryAfter ? 1000 * error.retryAfter : RETRY_MS);
+    return;
+  } finally {
+    loading = false;
   }
+  loaded = true;
   showBanner();
   showModels(model);
   setUpSecondServer(model);
   document.title = `${model.id} - lssar`;
   const open = (name, view) => (text) => { show(name); view.openText(text); };
-  await write.start(model, { score: open("score", score), attention: open("attention", attention) });
+  write.start(model, openApi, { score: open("score", score), attention: open("attention", attention) });
   score.start(model);
   attention.start(model);
   serving.start(model);
@@ -132,7 +143,11 @@ byId("key-dialog").addEventListener("close", () => {
   if (byId("key-dialog").returnValue !== "save") return;
   setKey(byId("key").value.trim());
   showBanner();
-  if (!byId("model-name").textContent) load();
+  load();
+});
+// No form leaves the page, also before its view is set up.
+document.addEventListener("submit", (event) => {
+  if (event.target.method !== "dialog") event.preventDefault();
 });
 show(VIEWS.includes(location.hash.slice(1)) ? location.hash.slice(1) : "write");
 load();

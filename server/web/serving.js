@@ -7,13 +7,20 @@ import { lineChart } from "./plot.js";
 const PERIOD_MS = 1000;
 const KEPT = 120; // samples
 
-// Prometheus' text format -> Map(name with labels -> value).
+// With --metrics-prefix vllm some figures have the name and the labels that they have in vLLM.
+function ownName(key) {
+  if (!key.startsWith("vllm:")) return key;
+  return key.replace("vllm:", "lssar_").replace("kv_cache_usage_perc", "kv_cache_usage_ratio")
+    .replace(/(engine|model_name)="[^"]*",?/g, "").replace("{}", "");
+}
+
+// Prometheus' text format -> Map(name with labels -> value), with the names of the default prefix.
 export function parseMetrics(text) {
   const values = new Map();
   for (const line of text.split("\n")) {
     const space = line.lastIndexOf(" ");
     if (line.startsWith("#") || space < 0) continue;
-    values.set(line.slice(0, space), Number(line.slice(space + 1)));
+    values.set(ownName(line.slice(0, space)), Number(line.slice(space + 1)));
   }
   return values;
 }
@@ -37,7 +44,8 @@ function quantile(name, now, before, q) {
   return NaN;
 }
 
-const rate = (name) => (now, before, seconds) => ((now.get(name) ?? 0) - (before.get(name) ?? 0)) / seconds;
+// NaN, which a chart leaves out, where the server does not have the figure.
+const rate = (name) => (now, before, seconds) => (value(name)(now) - value(name)(before)) / seconds;
 const value = (name) => (now) => now.get(name) ?? NaN;
 function hitRatio(now, before, seconds) {
   return rate("lssar_prefix_cache_hits_total")(now, before, seconds) / rate("lssar_prefix_cache_queries_total")(now, before, seconds);

@@ -119,9 +119,21 @@ export class TokenText {
     this.node.append(span);
   }
 
-  #show(index) {
+  // Cuts what the tokens have beyond `text`: the stop string that ended it, or what the server held
+  // back when it was stopped. A token without anything left stays, with its probabilities.
+  end(text) {
+    const { shown } = this.characters;
+    if (!shown.join("").startsWith(text)) return;
+    let left = text.length;
+    for (let i = 0; i < shown.length; ++i) {
+      const kept = shown[i].slice(0, left);
+      left -= kept.length;
+      if (kept !== shown[i]) this.#show(i, kept || "·");
+    }
+  }
+
+  #show(index, shown = this.tokens[index].text === "" ? "·" : this.characters.shown[index]) {
     const span = this.spans[index];
-    const shown = this.tokens[index].text === "" ? "·" : this.characters.shown[index];
     span.textContent = shown;
     span.classList.toggle("line", shown.startsWith("\n"));
     span.classList.toggle("part", shown === ""); // its character stands in an earlier token

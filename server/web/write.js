@@ -1,5 +1,5 @@
 // The Write view: a prompt or a chat, streamed, with the probability of every token.
-import { getJson, getSecond, streamEvents } from "./api.js";
+import { getSecond, streamEvents } from "./api.js";
 import { byId, digits, element } from "./dom.js";
 import { TokenText, legend, tokensOf } from "./tokens.js";
 
@@ -73,16 +73,18 @@ class Choice {
     for (const token of tokensOf(logprobs)) this.view.add(token);
   }
   finish(reason, stopReason) {
+    this.view.end(this.text);
     const why = { stop: stopReason ? `stopped at ${JSON.stringify(stopReason)}` : "ended", length: "length reached" };
     this.title.textContent += ` ${why[reason] ?? reason}`;
   }
 }
 
-// Streams the choices of one server into `box`; returns them, and a line on tokens and times.
-async function run(body, { chat, box, signal, server = null, name = "" }) {
+// Streams the choices of one server into `box`; returns them, and a line on tokens and times. They
+// are in `choices` as well, also when it throws.
+async function run(body, { chat, box, signal, server = null, name = "", choices = [] }) {
   const count = body.n ?? 1;
-  const choices = Array.from({ length: count }, (_, i) => new Choice(
-    [name, count > 1 ? `choice ${i + 1}` : ""].filter(Boolean).join(", "), chat ? "" : body.prompt));
+  choices.push(...Array.from({ length: count }, (_, i) => new Choice(
+    [name, count > 1 ? `choice ${i + 1}` : ""].filter(Boolean).join(", "), chat ? "" : body.prompt)));
   box.append(...choices.map((choice) => choice.node));
   const started = performance.now();
   let firstAt = null, usage = null;
@@ -138,15 +140,17 @@ async function answer(body) {
   const turn = [element("p", {}, element("b", {}, "user"), asked.content), element("div", { class: "answer" }, element("b", {}, "assistant"), box)];
   byId("chat-history").append(...turn);
   byId("prompt").value = "";
+  const choices = [];
   try {
-    const { choices, summary } = await run(body, { chat: true, box, signal: running.signal });
+    const { summary } = await run(body, { chat: true, box, signal: running.signal, choices });
     history = [...body.messages, { role: "assistant", content: choices[0].text }];
     written = choices[0].text;
     byId("write-status").textContent = summary;
   } catch (error) {
     // What was written before it was stopped is the answer.
-    const content = box.querySelector(".text")?.textContent ?? "";
+    const content = choices[0]?.text ?? "";
     if (content) {
+      choices[0].view.end(content);
       history = [...body.messages, { role: "assistant", content }];
     } else {
       for (const node of turn) node.remove();
@@ -203,9 +207,17 @@ function setBusy(busy) {
   byId("again").disabled = busy || !byId("again").dataset.seed;
 }
 
-export async function start(model, views) {
+// Says which field is wrong, and opens the panel it is in: a browser shows no message in a closed one.
+function showInvalid(event) {
+  const field = event.target;
+  field.closest("details")?.setAttribute("open", "");
+  if (field !== byId("write-form").querySelector("input:invalid, textarea:invalid")) return;
+  byId("write-status").textContent = `${field.labels[0].textContent}: ${field.validationMessage}`;
+}
+
+export function start(model, openApi, views) {
   openText = views;
-  makeControls(await getJson("openapi.json"), model);
+  makeControls(openApi, model);
   byId("chat-mode").hidden = !model.has_chat_template;
   byId("write-legend").replaceChildren(...legend());
   byId("write-legend").hidden = false;
@@ -214,6 +226,7 @@ export async function start(model, views) {
     const seed = byId("field-seed").value;
     if (!running) generate(seed === "" ? randomSeed() : Number(seed), model);
   });
+  byId("write-form").addEventListener("invalid", showInvalid, true); // it does not bubble
   byId("prompt").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("write-form").requestSubmit();
   });

@@ -222,6 +222,15 @@ class WriteTest(Page):
                 "frequency_penalty": ("-2", "2"),
             },
         )
+        # The panel is closed: a value in it that cannot be sent is named, and can be seen.
+        panel = browser.find_element(By.CSS_SELECTOR, "#view-write details")
+        self.assertIsNone(panel.get_attribute("open"))
+        self.set("field-max_tokens", 99999)
+        self.find("generate").click()
+        self.until(lambda: self.text("write-status").startswith("Tokens: "), 20)
+        self.assertIsNotNone(panel.get_attribute("open"))
+        self.assertEqual(browser.switch_to.active_element.get_attribute("id"), "field-max_tokens")
+        self.assertIn("tokens, first after", self.generate("x", max_tokens=2))
         # Above the browser's own check, the server's error is shown.
         self.run_script("document.getElementById('write-form').noValidate = true")
         self.assertIn("temperature is 101", self.generate("x", temperature=101))
@@ -248,9 +257,50 @@ class WriteTest(Page):
                 "messages": messages, "max_tokens": 8, "seed": 3, "temperature": 0.8})
             messages.append(answer["choices"][0]["message"])
             text = node.find_element(By.CSS_SELECTOR, ".text").get_attribute("textContent")
-            self.assertEqual(text.removesuffix("<|user|>"), messages[-1]["content"])
+            # A stop marker has its probability; it is no part of the text.
+            self.assertEqual(text.removesuffix("·"), messages[-1]["content"])
         self.find("clear-chat").click()
         self.assertEqual(self.all("#chat-history *"), [])
+
+    def test_what_is_past_the_end_of_a_text_is_not_shown(self) -> None:
+        self.open()
+        self.generate("The old house", max_tokens=30, temperature=0, stop="e")
+        self.assertIn("stopped at", self.shown(".choice h3"))
+        shown = self.shown(".choice .text")
+        self.find("to-score").click()
+        scored = self.find("score-text").get_attribute("value")
+        self.assertEqual(shown.rstrip("·"), scored)
+        self.assertNotIn("e", scored.removeprefix("The old house"))
+
+    def test_a_stopped_answer_goes_back_as_it_was_received(self) -> None:
+        """Not as it was drawn: with tokens that the server still looked for a stop string in."""
+        self.open()
+        self.choose("mode", "chat")
+        self.run_script("""
+            const reply = (text, token) => `data: ${JSON.stringify({ choices: [{ index: 0,
+              delta: { content: text },
+              logprobs: { content: [{ token, logprob: -1, top_logprobs: [] }] } }] })}\n\n`;
+            window.bodies = [];
+            window.fetch = (path, { body, signal }) => {
+              window.bodies.push(JSON.parse(body));
+              return Promise.resolve(new Response(new ReadableStream({ start(controller) {
+                signal.addEventListener("abort", () => controller.error(signal.reason));
+                for (const [text, token] of [["Yes", "Yes"], [" t", " the"], ["", "<|user|>"]]) {
+                  controller.enqueue(new TextEncoder().encode(reply(text, token)));
+                }
+              } })));
+            };""")
+        for message in "Hello", "And you?":
+            self.set("prompt", message)
+            self.find("generate").click()
+            self.until(lambda: len(self.all("#chat-history .answer:last-child .token")) == 3)
+            self.find("stop").click()
+            self.until(lambda: self.text("write-status") == "Stopped.")
+            self.assertEqual(self.shown("#chat-history .answer:last-child .text"), "Yes t·")
+        self.assertEqual(
+            [message["content"] for message in self.run_script("return window.bodies[1].messages")],
+            ["Hello", "Yes t", "And you?"],
+        )
 
     def test_a_stopped_answer_stays_in_the_conversation(self) -> None:
         self.open()
@@ -716,6 +766,28 @@ class ServingTest(Page):
         )
         self.screenshot("serving")
 
+    def test_has_the_same_figures_with_the_names_of_vllm(self) -> None:
+        other = Server("--metrics-prefix", "vllm")
+        try:
+            self.open(other.http_address, view="serving", ready=False)
+            self.until(lambda: len(self.all("#serving-charts svg")) >= 4)
+            other.post("/v1/completions", {"prompt": "The old house", "max_tokens": 200})
+            for figure in "Tokens written per second", "Prompt tokens read per second", \
+                    r"Time between tokens, median \(ms\)", "V rows read":
+                self.until(lambda: re.search(rf"{figure}\n[0-9.]*[1-9]",
+                                             self.text("serving-charts")), 30)
+            self.assertRegex(self.text("serving-charts"), "K/V cache in use\n[0-9]")
+        finally:
+            self.assertEqual(other.stop(), 0)
+
+    def test_a_figure_that_the_server_does_not_have_is_not_zero(self) -> None:
+        self.open()
+        self.run_script("window.fetch = () => Promise.resolve("
+                        "new Response('lssar_num_requests_running 1\\n'))")
+        self.find("tab-serving").click()
+        self.until(lambda: "Requests running\n1" in self.text("serving-charts"))
+        self.assertIn("Tokens written per second\n-", self.text("serving-charts"))
+
 
 class ErrorTest(Page):
     """What a person sees, and can do, when the server refuses or is gone."""
@@ -761,6 +833,37 @@ class ErrorTest(Page):
                 client.close()
         finally:
             self.assertEqual(small.stop(), 0)
+
+    def test_an_error_within_a_stream_has_its_banner(self) -> None:
+        self.open()
+        for code, banner in (("rate_limit_exceeded", "The server is at its limit: no more"),
+                             ("service_unavailable", "The server is not ready: no more")):
+            self.run_script("""
+                const event = `data: ${JSON.stringify({ error: { message: "no more",
+                  code: arguments[0] } })}\n\n`;
+                window.fetch = (path) => (path.startsWith("v1/")
+                  ? Promise.resolve(new Response(event)) : new Promise(() => {}));""", code)
+            self.assertEqual(self.generate("The"), "no more")
+            self.assertIn(banner, self.text("banner"))
+
+    def test_the_page_tries_again_until_it_has_all_that_it_needs(self) -> None:
+        # The second request at the start fails once, in a way that no other banner waits for.
+        script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": """
+            const send = window.fetch.bind(window);
+            window.failures = 0;
+            window.fetch = (path, options) => (path === "openapi.json" && !window.failures++
+              ? Promise.resolve(Response.json({ error: { message: "no" } }, { status: 429 }))
+              : send(path, options));"""})
+        try:
+            self.open(ready=False)
+            self.until(lambda: "at its limit" in self.text("banner"))
+            self.find("generate").click()  # does not leave the page
+            self.until(lambda: self.all("#field-max_tokens"), 30)
+            self.assertEqual(self.run_script("return window.failures"), 2)
+            self.assertFalse(self.find("banner").is_displayed())
+            self.assertIn("tokens, first after", self.generate("The", max_tokens=4))
+        finally:
+            browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
     def test_a_server_that_drains_or_is_gone(self) -> None:
         other = Server("--drain-timeout", "2m")
