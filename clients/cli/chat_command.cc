@@ -1,4 +1,6 @@
 // `lssar chat`: a conversation, on a terminal or line by line from a pipe.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -21,6 +23,7 @@
 #include "clients/cli/line_editor.h"
 #include "clients/cli/request_flags.h"
 #include "clients/cli/rpc_calls.h"
+#include "clients/cli/special_tokens.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
 #include "lssar/v1/inference.pb.h"
@@ -44,8 +47,10 @@ class ChatSession {
   ChatSession(Service* stub, const SamplingFlags& sampling, int max_model_len);
 
   // Sends `text` after the messages so far. The answer becomes part of the chat, also when
-  // `interrupt` stops it early; without any answer, `text` is removed again.
-  // Errors  OUT_OF_RANGE "the context is full ...": nothing was sent; those of Generate
+  // `interrupt` stops it early; without any answer, `text` is removed again. Role markers are
+  // taken out of the answer: in the next prompt they would begin a turn that nobody took.
+  // Errors  OUT_OF_RANGE "the context is full ...", "the message is too long ...": nothing was
+  //         sent; those of Generate
   absl::Status Say(const std::string& text, Interrupt* interrupt, const OnDelta& on_delta,
                    GenerateResult* result);
 
@@ -94,6 +99,11 @@ absl::StatusOr<int> ChatSession::EstimateTokensLeft(const std::string& text,
 absl::StatusOr<v1::GenerateRequest> ChatSession::MakeRequest(const std::string& text,
                                                              Interrupt* interrupt) const {
   ASSIGN_OR_RETURN(const int tokens_left, EstimateTokensLeft(text, interrupt));
+  if (tokens_left < 1 && num_context_tokens_ == 0) {
+    return absl::OutOfRangeError(StrCat("the message is too long: it takes about ",
+                                        max_model_len_ - tokens_left,
+                                        " tokens, and the context has ", max_model_len_));
+  }
   if (tokens_left < 1) {
     return absl::OutOfRangeError(StrCat("the context is full: the chat takes ", num_context_tokens_,
                                         " of ", max_model_len_, " tokens, and this message needs ",
@@ -113,7 +123,8 @@ absl::Status ChatSession::Say(const std::string& text, Interrupt* interrupt,
                               const OnDelta& on_delta, GenerateResult* result) {
   ASSIGN_OR_RETURN(const v1::GenerateRequest request, MakeRequest(text, interrupt));
   absl::Status status = RunGenerate(stub_, request, interrupt, on_delta, result);
-  const std::string& answer = result->choices[0].text;
+  std::string& answer = result->choices[0].text;
+  answer = WithoutSpecialTokens(answer, result->choices[0].tokens);
   num_generated_tokens_ += result->NumTokens();
   // A partial answer counts. A question without one is dropped: two user messages would follow
   // each other.
@@ -137,6 +148,7 @@ constexpr char kChatHelp[] =
     "/stats        print tokens so far and the use of the context\n"
     "/quit         leave (or Ctrl-D)\n"
     "//...         send a message that begins with a slash\n"
+    "A line that ends with a backslash goes on in the next one. Pasted lines are one message.\n"
     "Ctrl-C stops an answer; its beginning stays in the chat.\n";
 
 constexpr char kHowToGoOn[] = "/reset removes the messages and keeps the system text; /quit leaves";
@@ -145,6 +157,18 @@ constexpr char kHowToGoOn[] = "/reset removes the messages and keeps the system 
 void Remark(const std::string& text) {
   std::fflush(stdout);
   std::fprintf(stderr, "%s\n", Dim(StderrTerminal(), text).c_str());
+}
+
+// Several lines are a message, such as pasted code that begins with a comment. The system text may
+// have several.
+bool IsCommand(absl::string_view text) {
+  if (absl::StrContains(text, '\n')) return absl::StartsWith(text, "/system ");
+  return absl::StartsWith(text, "/") && !absl::StartsWith(text, "//");
+}
+
+std::string MessageOf(absl::string_view text) {
+  const bool has_extra_slash = absl::StartsWith(text, "//") && !absl::StrContains(text, '\n');
+  return std::string(text.substr(has_extra_slash ? 1 : 0));
 }
 
 class ChatCommand : public Command {
@@ -187,41 +211,66 @@ class ChatCommand : public Command {
   absl::Status ReadAndAnswer(ChatSession* session) {
     const std::unique_ptr<LineEditor> editor = MakeLineEditor("> ", HistoryPath());
     absl::Status last_error;
+    absl::Status untold;  // an error that is printed when it is known not to be the last line
+    int num_lines = 0;
+    int num_messages = 0;
+    int num_failed = 0;
     std::string line;
     while (true) {
       const LineEditor::Result result = editor->Read(&line);
       if (result == LineEditor::Result::kEnd) break;
       if (result == LineEditor::Result::kInterrupted) continue;
+      ++num_lines;
       const absl::string_view text = absl::StripAsciiWhitespace(line);
       if (text.empty()) continue;
-      if (absl::StartsWith(text, "/") && !absl::StartsWith(text, "//")) {
+      Tell(untold, *session);
+      untold = absl::OkStatus();
+      if (IsCommand(text)) {
         if (!RunSlashCommand(text, session)) break;
         continue;
       }
-      const absl::Status status = Answer(std::string(text.substr(text[0] == '/' ? 1 : 0)), session);
+      const absl::Status status = Answer(MessageOf(text), session);
+      ++num_messages;
       if (status.ok()) continue;
+      ++num_failed;
       last_error = status;
       if (status.code() == absl::StatusCode::kUnavailable) break;
-      Remark(std::string(status.message()));
-      if (status.code() == absl::StatusCode::kOutOfRange) Remark(kHowToGoOn);
+      if (StdoutTerminal().is_tty || isatty(STDIN_FILENO) == 1) {
+        Tell(status, *session);
+      } else {
+        untold = absl::Status(status.code(), StrCat("line ", num_lines, ": ", status.message()));
+      }
     }
     if (StdoutTerminal().is_tty && !json_) std::printf("\n");
     // On a terminal the user has seen the error and continued; a script has only the exit code.
     if (StdoutTerminal().is_tty && last_error.code() != absl::StatusCode::kUnavailable) {
       return absl::OkStatus();
     }
-    return last_error;
+    if (!untold.ok()) return untold;
+    if (last_error.ok() || last_error.code() == absl::StatusCode::kUnavailable) return last_error;
+    return absl::Status(last_error.code(), StrCat(num_failed, " of ", num_messages, " messages ",
+                                                  num_failed == 1 ? "has" : "have", " no answer"));
+  }
+
+  static void Tell(const absl::Status& error, const ChatSession& session) {
+    if (error.ok()) return;
+    Remark(std::string(error.message()));
+    const bool helps = error.code() == absl::StatusCode::kOutOfRange;
+    if (helps && session.NumContextTokens() > 0) Remark(kHowToGoOn);
   }
 
   absl::Status Answer(const std::string& text, ChatSession* session) {
     Interrupt interrupt;
     GenerateResult result;
+    SpecialTokenFilter filter;
     const absl::Status status = session->Say(
-        text, &interrupt, [this](const v1::Delta& delta) { PrintDelta(delta); }, &result);
-    if (result.choices.empty()) return status;
+        text, &interrupt, [&](const v1::Delta& delta) { PrintText(filter.Push(delta)); }, &result);
+    const bool has_answer = status.ok() || result.NumTokens() > 0;
+    if (result.choices.empty() || !has_answer) return status;
     if (json_) {
       PrintAnswerJson(result, interrupt.Fired());
     } else {
+      PrintText(filter.Finish());
       std::printf("\n");
       std::fflush(stdout);
       PrintRate(result, interrupt.Fired());
@@ -233,9 +282,9 @@ class ChatCommand : public Command {
     return status;
   }
 
-  void PrintDelta(const v1::Delta& delta) const {
+  void PrintText(const std::string& text) const {
     if (json_) return;
-    const std::string safe = SafeText(StdoutTerminal(), delta.text());
+    const std::string safe = SafeText(StdoutTerminal(), text);
     std::fwrite(safe.data(), 1, safe.size(), stdout);
     std::fflush(stdout);
   }

@@ -127,12 +127,7 @@ std::string SavedRequest(v1::GenerateRequest request, const GenerateResult& resu
 
 void RemoveSpecialTokens(GenerateResult* result) {
   for (GeneratedChoice& choice : result->choices) {
-    v1::Delta whole;
-    whole.set_text(choice.text);
-    *whole.mutable_tokens() = {choice.tokens.begin(), choice.tokens.end()};
-    SpecialTokenFilter filter;
-    choice.text = filter.Push(whole);
-    choice.text += filter.Finish();
+    choice.text = WithoutSpecialTokens(choice.text, choice.tokens);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "clients/cli/terminal.h"
 
 namespace lssar::cli {
 namespace {
@@ -23,6 +24,7 @@ sigset_t InterruptSignals() {
 
 // Ends the process by the signal itself, so that the parent (a shell loop) sees SIGINT.
 void DieOfSignal() {
+  RestoreTerminal();
   signal(SIGINT, SIG_DFL);
   const sigset_t signals = InterruptSignals();
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);

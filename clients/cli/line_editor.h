@@ -13,7 +13,8 @@ class LineEditor {
 
   virtual ~LineEditor() = default;
 
-  // The next line, without its newline.
+  // The next message, without its last newline. On a terminal it has several lines where they were
+  // pasted, or where a line ended with a backslash. From a pipe it is one line.
   virtual Result Read(std::string* line) = 0;
 };
 

@@ -35,4 +35,13 @@ std::string SpecialTokenFilter::Push(const v1::Delta& delta) {
 
 std::string SpecialTokenFilter::Finish() { return std::exchange(pending_, ""); }
 
+std::string WithoutSpecialTokens(const std::string& text, const std::vector<v1::Token>& tokens) {
+  v1::Delta whole;
+  whole.set_text(text);
+  *whole.mutable_tokens() = {tokens.begin(), tokens.end()};
+  SpecialTokenFilter filter;
+  std::string shown = filter.Push(whole);
+  return shown + filter.Finish();
+}
+
 }  // namespace lssar::cli

@@ -6,6 +6,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "lssar/v1/inference.pb.h"
@@ -31,6 +32,9 @@ class SpecialTokenFilter {
   std::set<std::string> pieces_;  // of the special tokens so far
   std::string pending_;
 };
+
+// The whole text of a choice without its special tokens.
+std::string WithoutSpecialTokens(const std::string& text, const std::vector<v1::Token>& tokens);
 
 }  // namespace lssar::cli
 

@@ -1,8 +1,13 @@
 #include "clients/cli/terminal.h"
 
+#include <signal.h>
 #include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 
 #include "absl/strings/str_format.h"
@@ -23,6 +28,30 @@ Terminal Inspect(int fd) {
   winsize size = {};
   if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) terminal.num_columns = size.ws_col;
   return terminal;
+}
+
+constexpr absl::string_view kPasteOn = "\x1b[?2004h";
+constexpr absl::string_view kPasteOff = "\x1b[?2004l";
+
+// What a signal has to undo: the sequence, and the modes that the editor has set by then.
+std::atomic<bool> is_paste_marked = false;
+termios modes_before = {};
+
+void WriteSequence(absl::string_view sequence) {
+  // Not through stdout: a handler of a signal must not take its lock.
+  [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, sequence.data(), sequence.size());
+}
+
+void UndoAndDie(int signal_number) {
+  RestoreTerminal();
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
+// Leaves a signal alone that is handled otherwise: nohup has SIGHUP ignored.
+void Replace(int signal_number, sighandler_t from, sighandler_t to) {
+  const sighandler_t current = signal(signal_number, to);
+  if (current != from) signal(signal_number, current);
 }
 
 bool IsControl(char c) {
@@ -65,6 +94,31 @@ std::string SafeText(const Terminal& terminal, absl::string_view text) {
     }
   }
   return safe;
+}
+
+void RestoreTerminal() {
+  if (!is_paste_marked) return;
+  WriteSequence(kPasteOff);
+  tcsetattr(STDIN_FILENO, TCSANOW, &modes_before);
+}
+
+void SetBracketedPaste(bool is_on) {
+  constexpr std::array<int, 3> kFatalSignals = {SIGTERM, SIGHUP, SIGQUIT};
+  const char* term = std::getenv("TERM");
+  const bool knows_it = StdoutTerminal().is_tty && term != nullptr && *term != '\0' &&
+                        absl::string_view(term) != "dumb";
+  if (!knows_it || is_paste_marked == is_on) return;
+  std::fflush(stdout);
+  if (is_on) {
+    tcgetattr(STDIN_FILENO, &modes_before);
+    is_paste_marked = true;
+    for (const int number : kFatalSignals) Replace(number, SIG_DFL, UndoAndDie);
+    WriteSequence(kPasteOn);
+  } else {
+    WriteSequence(kPasteOff);
+    for (const int number : kFatalSignals) Replace(number, UndoAndDie, SIG_DFL);
+    is_paste_marked = false;
+  }
 }
 
 std::string OneLine(absl::string_view text, int max_columns) {

@@ -25,6 +25,15 @@ std::string Dim(const Terminal& terminal, absl::string_view text);
 // control the terminal. Unchanged for a pipe.
 std::string SafeText(const Terminal& terminal, absl::string_view text);
 
+// While it is on, the terminal marks what is pasted (bracketed paste). It is on while a line is
+// read; signals that end the process then restore the terminal. Nothing is sent to a pipe or to a
+// terminal that knows no sequences.
+void SetBracketedPaste(bool is_on);
+
+// Undoes what was set since SetBracketedPaste(true), as far as it is on; also in a handler of a
+// signal.
+void RestoreTerminal();
+
 // One line of at most `max_columns` code points: line breaks, tabs and bytes that are not UTF-8 (a
 // token may be a part of a character) become escapes, longer text ends in an ellipsis.
 std::string OneLine(absl::string_view text, int max_columns);

@@ -299,6 +299,45 @@ class SpecialTokenTest(unittest.TestCase):
         shown = json.loads(self.generate('--json', '--show-special-tokens'))
         self.assertEqual(shown['choices'][0]['text'], 'Hi <|x|><|user|> you')
 
+    def test_a_chat_neither_prints_them_nor_sends_them_back(self):
+        service = FakeService(pieces=['Hi', ' <|x|>', '<|user|>', ' you'])
+        with RunningFake(service) as fake:
+            for flags in (), ('--json',):
+                done = run_cli('chat', '--server', fake.address, *flags, model=False,
+                               stdin='one\ntwo\n')
+                self.assertEqual(done.returncode, 0, done.stderr)
+                if flags:
+                    answers = [json.loads(line)['content'] for line in done.stdout.splitlines()]
+                else:
+                    answers = done.stdout.splitlines()
+                self.assertEqual(answers, ['Hi <|x|> you'] * 2)
+                request, _ = service.metadata[-1]
+                self.assertEqual([message.content for message in request.chat.messages],
+                                 ['one', 'Hi <|x|> you', 'two'])
+
+
+class ChatErrorTest(unittest.TestCase):
+
+    def chat(self, lines, **service):
+        with RunningFake(FakeService(pieces=['x'], **service)) as fake:
+            return run_cli('chat', '--server', fake.address, model=False, stdin=lines)
+
+    def test_an_error_is_printed_once(self):
+        done = self.chat('x' * 100 + '\n', max_model_len=64)
+        self.assertEqual((done.returncode, done.stderr), (
+            1, 'lssar: line 1: the message is too long: it takes about 108 tokens, and the '
+               'context has 64 (OUT_OF_RANGE)\n'))
+        refused = self.chat('one\n', num_refusals=1, retry_s=None)
+        self.assertEqual((refused.returncode, refused.stderr), (
+            1, 'lssar: line 1: the queue is full (RESOURCE_EXHAUSTED)\n'))
+
+    def test_the_lines_after_an_error_are_answered(self):
+        done = self.chat(f'one\n{"x" * 100}\ntwo\n', max_model_len=64)
+        self.assertEqual((done.returncode, done.stdout), (1, 'x\nx\n'))
+        self.assertEqual(done.stderr.count('line 2: the context is full'), 1)
+        self.assertEqual(done.stderr.count('/reset removes the messages'), 1)
+        self.assertIn('lssar: 1 of 3 messages has no answer (OUT_OF_RANGE)', done.stderr)
+
 
 if __name__ == '__main__':
     unittest.main()

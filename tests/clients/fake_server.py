@@ -57,7 +57,8 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
     def GetInfo(self, request, context):
         self._refuse_while_loading(context)
         return pb.GetInfoReply(model_name='fake', max_model_len=self.max_model_len,
-                               kv_cache_dtype='fp16', checkpoint_hash=self.checkpoint_hash)
+                               kv_cache_dtype='fp16', checkpoint_hash=self.checkpoint_hash,
+                               has_chat_template=True)
 
     def Tokenize(self, request, context):
         return pb.TokenizeReply(ids=request.text.encode())

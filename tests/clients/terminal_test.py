@@ -12,25 +12,32 @@ import termios
 import time
 import unittest
 
+from fake_server import FakeService, RunningFake
 from programs import CLI, MODEL, TIMEOUT_S, clean_environment
 
 CTRL_A, CTRL_C, CTRL_D, UP = b'\x01', b'\x03', b'\x04', b'\x1b[A'
+PASTE_ON, PASTE_OFF = '\x1b[?2004h', '\x1b[?2004l'
+
+
+def paste(text):
+    return b'\x1b[200~' + text.encode() + b'\x1b[201~'
 
 
 class TerminalProgram:
     """A program on its own pseudo-terminal, for a with block."""
 
     def __init__(self, *arguments, **extra):
-        self._arguments = arguments
+        model = () if '--server' in arguments else ('--model', MODEL)
+        self._arguments = *arguments, *model
         self._extra = extra
         self.output = ''
 
     def __enter__(self):
         self._master, slave = pty.openpty()
         self._program = subprocess.Popen(
-            [CLI, *self._arguments, '--model', MODEL], stdin=slave, stdout=slave, stderr=slave,
+            [CLI, *self._arguments], stdin=slave, stdout=slave, stderr=slave,
             preexec_fn=self._own_terminal,
-            env=clean_environment(TERM='xterm-256color', **self._extra))
+            env=clean_environment(**{'TERM': 'xterm-256color', **self._extra}))
         os.close(slave)
         return self
 
@@ -45,6 +52,12 @@ class TerminalProgram:
         self._program.kill()
         self._program.wait()
         os.close(self._master)
+
+    def end_by(self, signal_number):
+        self._program.send_signal(signal_number)
+
+    def has_line_mode(self):
+        return bool(termios.tcgetattr(self._master)[3] & termios.ICANON)
 
     def type(self, keys):
         os.write(self._master, keys)
@@ -75,10 +88,10 @@ class TerminalProgram:
         seen, self.output = self.output[:match.end()], self.output[match.end():]
         return seen
 
-    def expect_prompt(self):
+    def expect_prompt(self, prompt='> '):
         """Waits until the editor reads keys. It prints its prompt shortly before it controls the
         terminal; until then the terminal itself echoes keys and handles Ctrl-C and Ctrl-D."""
-        self.expect('> ')
+        self.expect(re.escape(prompt))
         deadline = time.monotonic() + TIMEOUT_S / 2
         while termios.tcgetattr(self._master)[3] & termios.ICANON:
             if time.monotonic() > deadline:
@@ -167,6 +180,109 @@ class ChatOnATerminalTest(unittest.TestCase):
             chat.expect_prompt()
             chat.type(CTRL_D)
             self.assertEqual(chat.wait(), 0)
+
+
+class MessagesOfSeveralLinesTest(unittest.TestCase):
+    """On a service that says what it was sent."""
+
+    def setUp(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.history = os.path.join(folder, 'history')
+        self.service = FakeService(pieces=['an answer'])
+        self.address = self.enterContext(RunningFake(self.service)).address
+
+    def chat(self, **extra):
+        return TerminalProgram('chat', '--server', self.address, LSSAR_HISTORY=self.history,
+                               **extra)
+
+    def expect_message(self, chat, expected):
+        chat.expect(r'\[1 tokens')
+        request, _ = self.service.metadata[-1]
+        self.assertEqual(request.chat.messages[-1].content, expected)
+        chat.expect_prompt()
+
+    def test_pasted_lines_are_one_message(self):
+        with self.chat() as chat:
+            chat.expect_prompt()
+            chat.type(b'read: ' + paste('// Grüße\n\tint x;\r日本 \x1b[31m\n'))
+            shown = chat.expect('31m')
+            self.assertRegex(shown, r'// Grüße\r*\n +int x;\r*\n日本 ')
+            self.assertNotIn('\x1b[31m', shown)
+            chat.type(b'end\r')
+            self.expect_message(chat, 'read: // Grüße\n\tint x;\n日本 [31m\nend')
+            chat.type(UP + b'\r')  # the history has it whole
+            self.expect_message(chat, 'read: // Grüße\n\tint x;\n日本 [31m\nend')
+            chat.type(paste('// code\n/quit') + b'\r')  # not a command, and no slash is lost
+            self.expect_message(chat, '// code\n/quit')
+            chat.type(paste('one line') + b'\r')
+            self.expect_message(chat, 'one line')
+            chat.type(CTRL_D)
+            self.assertEqual(chat.wait(), 0)
+        with self.chat() as chat:
+            chat.expect_prompt()
+            chat.type(UP + UP + UP + b'\r')  # from the file
+            self.expect_message(chat, 'read: // Grüße\n\tint x;\n日本 [31m\nend')
+        self.assertEqual(len(self.service.metadata), 5)
+
+    def test_a_backslash_at_the_end_continues_the_line(self):
+        with self.chat() as chat:
+            chat.expect_prompt()
+            chat.type(b'one \\\r')
+            chat.expect_prompt('... ')
+            chat.type(b'two\\\r')
+            chat.expect_prompt('... ')
+            chat.type(b'three\r')
+            self.expect_message(chat, 'one \ntwo\nthree')
+            chat.type(b'dropped\\\r')
+            chat.expect_prompt('... ')
+            chat.type(b'too' + CTRL_C)
+            chat.expect(r'\^C')
+            chat.expect_prompt()
+            chat.type(b'sent by Ctrl-D\\\r')
+            chat.expect_prompt('... ')
+            chat.type(CTRL_D)
+            self.expect_message(chat, 'sent by Ctrl-D')
+            chat.type(b'in the \\ middle\r')
+            self.expect_message(chat, 'in the \\ middle')
+
+    def test_pastes_are_marked_only_while_a_line_is_read(self):
+        for end in (CTRL_D, b'/quit\r', signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            with self.subTest(end), self.chat() as chat:
+                chat.expect(re.escape(PASTE_ON))
+                chat.expect_prompt()
+                chat.type(b'hello\r')
+                chat.expect(re.escape(PASTE_OFF))
+                chat.expect('an answer')
+                chat.expect(re.escape(PASTE_ON))
+                chat.expect_prompt()
+                if isinstance(end, bytes):
+                    chat.type(end)
+                else:
+                    chat.end_by(end)
+                    if end == signal.SIGINT:  # the first one is for an answer
+                        time.sleep(0.2)
+                        chat.end_by(end)
+                chat.expect(re.escape(PASTE_OFF))
+                self.assertEqual(chat.wait(), 0 if isinstance(end, bytes) else -end)
+                self.assertTrue(chat.has_line_mode())
+
+    def test_a_terminal_without_sequences_gets_none(self):
+        with self.chat(TERM='dumb') as chat:
+            chat.expect_prompt()
+            chat.type(b'hello\r')
+            chat.expect('hello')
+            chat.expect('an answer')
+            shown = chat.expect('> ')
+            self.assertNotIn('2004', shown)
+
+    def test_a_paste_without_an_end_is_left_by_ctrl_c(self):
+        with self.chat() as chat:
+            chat.expect_prompt()
+            chat.type(b'\x1b[200~lost' + CTRL_C)
+            chat.expect(r'\^C')
+            chat.expect_prompt()
+            chat.type(b'hello\r')
+            self.expect_message(chat, 'hello')
 
 
 class OutputOnATerminalTest(unittest.TestCase):
