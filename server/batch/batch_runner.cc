@@ -401,7 +401,7 @@ void BatchRunner::CollectAnswers() {
 
 void BatchRunner::OnAnswer(Running& running) {
   std::string bytes, block;
-  while (running.exchange->TakeOutput(&block)) {
+  while (running.exchange->TakeOutput(&block) == HttpExchange::Output::kTaken) {
     bytes = bytes.empty() ? std::move(block) : bytes + block;
     block.clear();
   }

@@ -211,11 +211,12 @@ int HttpExchange::SentStatus() const {
   return sent_status_;
 }
 
-bool HttpExchange::TakeOutput(std::string* output) {
+HttpExchange::Output HttpExchange::TakeOutput(std::string* output) {
   const std::lock_guard lock(mutex_);
   auto block = queue_.Take();
-  if (block) *output = std::move(block->reply);
-  return block.has_value();
+  if (!block) return state_ == State::kEnded ? Output::kEnd : Output::kNone;
+  *output = std::move(block->reply);
+  return Output::kTaken;
 }
 
 void HttpExchange::Written(size_t num_bytes) {

@@ -85,8 +85,11 @@ class HttpExchange {
 
   // The connection's part, on its strand.
 
-  // Moves a part of what waits to `output`, which is empty. False: nothing waits.
-  bool TakeOutput(std::string* output);
+  // kNone: nothing waits, and more may follow. kEnd: nothing waits, and nothing follows. It is one
+  // question: an answer that ends between two would lose its last part.
+  enum class Output : uint8_t { kTaken, kNone, kEnd };
+  // Moves a part of what waits to `output`, which is empty.
+  Output TakeOutput(std::string* output);
   // That many of the bytes taken have been written.
   void Written(size_t num_bytes);
   // The answer is complete; it may not be written yet.

@@ -284,13 +284,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
     SetAnswerDeadline();
     if (is_writing_) return;
     output_.clear();
-    if (exchange_->TakeOutput(&output_)) {
-      num_written_ = 0;
-      is_writing_ = true;
-      is_writing_answer_ = true;
-      WriteOn();
-    } else if (exchange_->HasEnded()) {
-      EndAnswer();
+    switch (exchange_->TakeOutput(&output_)) {
+      case HttpExchange::Output::kTaken:
+        num_written_ = 0;
+        is_writing_ = true;
+        is_writing_answer_ = true;
+        WriteOn();
+        break;
+      case HttpExchange::Output::kNone: break;  // woken again when there is more
+      case HttpExchange::Output::kEnd: EndAnswer(); break;
     }
   }
 

@@ -307,6 +307,26 @@ TEST(HttpExchangeTest, EachAnswerTellsItsStatus) {
   EXPECT_EQ(status_of([](HttpExchange& exchange) { exchange.BeginBody("text/plain", 1); }), 200);
 }
 
+// Asked twice, "is there more?" and "has it ended?", an answer that ends in between loses its end.
+TEST(HttpExchangeTest, AnAnswerEndsWhereNothingIsLeft) {
+  using Output = HttpExchange::Output;
+  HttpRequest request;
+  request.method = "GET";
+  HttpExchange exchange(std::move(request), {}, {.wake = [] {}, .run_later = {}});
+  std::string block;
+  EXPECT_EQ(exchange.TakeOutput(&block), Output::kNone);
+  exchange.BeginStream();
+  EXPECT_EQ(exchange.TakeOutput(&block), Output::kTaken);
+  EXPECT_EQ(exchange.TakeOutput(&block), Output::kNone);
+  exchange.Send("data: 1\n\n");
+  exchange.EndStream();
+  EXPECT_TRUE(exchange.HasEnded());
+  std::string rest;
+  for (block.clear(); exchange.TakeOutput(&block) == Output::kTaken; block.clear()) rest += block;
+  EXPECT_THAT(rest, testing::EndsWith("data: 1\n\n\r\n0\r\n\r\n"));
+  EXPECT_EQ(exchange.TakeOutput(&block), Output::kEnd);
+}
+
 TEST(HttpExchangeTest, AStreamWithNothingToSendGetsComments) {
   HttpRequest request;
   request.method = "GET";
@@ -314,7 +334,8 @@ TEST(HttpExchangeTest, AStreamWithNothingToSendGetsComments) {
                         {.wake = [] {}, .run_later = [](milliseconds, std::function<void()>) {}});
   const auto take = [&exchange] {
     std::string all;
-    for (std::string block; exchange.TakeOutput(&block); all += block) {
+    for (std::string block; exchange.TakeOutput(&block) == HttpExchange::Output::kTaken;
+         all += block) {
       exchange.Written(block.size());
     }
     return all;
