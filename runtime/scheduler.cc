@@ -376,7 +376,6 @@ const Sequence* Scheduler::NextCapture() const {
 // of all, which advances in every step, and that of another tenant which comes first. Large results
 // run as far as they fit limits::kMaxStepFloats together, the first in any case.
 void Scheduler::CollectCandidates() {
-  const Sequence* const next_capture = NextCapture();
   bool has_capture = false;
   int64_t num_floats = 0;
   scheduled_.clear();
@@ -387,7 +386,7 @@ void Scheduler::CollectCandidates() {
       if (sequence.IsDone() || sequence.state != SequenceState::kRunning) continue;
       if (sequence.task->Capture() != nullptr) {
         const bool is_first = !std::exchange(has_capture, true);
-        if (!is_first && &sequence != next_capture) continue;
+        if (!is_first && &sequence != NextCapture()) continue;
       }
       const int64_t wanted_floats = sequence.task->MaxFloatsInStep(sequence);
       if (wanted_floats > 0 && num_floats > 0 &&
