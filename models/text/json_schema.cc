@@ -142,6 +142,13 @@ class SchemaReader {
     if (schema->is_boolean()) return absl::OkStatus();
     if (!schema->is_object()) return Rejected("is no schema: an object, true or false", path);
     schemas_.push_back(schema);
+    // References within a schema that has an $id of its own are relative to it.
+    const std::string outer = base_;
+    const auto id = schema->find("$id");
+    if (path != "#" && id != schema->end() && id->is_string() &&
+        !id->get_ref<const std::string&>().starts_with('#')) {
+      base_ = path;
+    }
     std::string_view alone;
     bool has_types = false;  // of one type's keywords
     for (const auto& [name, value] : schema->items()) {
@@ -170,6 +177,7 @@ class SchemaReader {
     for (const char* name : {"$defs", "definitions"}) {
       if (schema->contains(name)) RETURN_IF_ERROR(ReadMembers(schema, name, path));
     }
+    base_ = outer;
     return absl::OkStatus();
   }
 
@@ -216,6 +224,7 @@ class SchemaReader {
     }
     if (name == "$ref") {
       if (!value.is_string()) return Rejected("has $ref, which is no string", path);
+      value = FromRoot(value.get_ref<const std::string&>());
       return absl::OkStatus();  // the target is read later, or was before
     }
     if (name == "oneOf" && value.is_array() && AreExclusive(value)) {
@@ -239,7 +248,7 @@ class SchemaReader {
       const Json* schema = &option;
       for (int i = 0; i < kMaxSchemaDepth && schema->is_object() && schema->contains("$ref"); ++i) {
         if (!(*schema)["$ref"].is_string()) return false;
-        const auto target = Target((*schema)["$ref"].get_ref<const std::string&>(), "");
+        const auto target = Target(FromRoot((*schema)["$ref"].get_ref<const std::string&>()), "");
         if (!target.ok()) return false;
         schema = *target;
       }
@@ -458,6 +467,11 @@ class SchemaReader {
     return absl::OkStatus();
   }
 
+  // A reference from where base_ is, as one from the root.
+  std::string FromRoot(const std::string& uri) const {
+    return uri.starts_with('#') ? StrCat(base_, std::string_view(uri).substr(1)) : uri;
+  }
+
   // What a $ref names. Errors  INVALID_ARGUMENT: nothing in this schema
   absl::StatusOr<const Json*> Target(std::string_view uri, const std::string& path) {
     const absl::Status missing =
@@ -553,6 +567,7 @@ class SchemaReader {
   static constexpr int kMaxRounds = 100;
 
   Json root_;
+  std::string base_ = "#";            // where references of the schema that is read start
   std::vector<const Json*> schemas_;  // objects, parents first
   int num_properties_ = 0;            // of all objects
   int num_counted_ = 0;               // that are not required, of objects with a count of them

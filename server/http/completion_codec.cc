@@ -41,6 +41,8 @@ class CompletionCodec final : public HttpCodec {
     ChatLogprobs chat;
     v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;  // until it is known
     int num_tokens = 0;
+    ToolCallText call;                 // in place of the text, where a call is forced
+    bool has_named_call = false;       // an event has told its name
     std::string stop_reason = "null";  // vLLM's: what stopped the text
   };
 
@@ -66,6 +68,10 @@ class CompletionCodec final : public HttpCodec {
   // Text, log-probabilities and finish reason of a choice, as an element of "choices".
   std::string ChoiceJson(int index, bool is_event);
   std::string Body();
+  // Whether the text of a forced call fits its constraint.
+  bool HasWholeCall(const Choice& choice) const;
+  // The fields of a choice's message, or of what is new of it, that tell its call.
+  void AppendCall(int index, bool is_event, std::string* json);
   // `,"usage":...` of an event of a choice; empty: none was asked for.
   std::string EventUsage(int index) const;
 
@@ -89,6 +95,9 @@ absl::Status CompletionCodec::Decode(const HttpRequest& request) {
     ASSIGN_OR_RETURN(request_, IsChat() ? ReadChatCompletion(body) : ReadCompletion(body, context));
   }
   KeepSchemaOrder(request.body, request_.constraint, &request_.prompts);
+  if (request_.call.IsForced()) {
+    RETURN_IF_ERROR(ForceCall(request.body, request_.call, &request_.prompts.front()));
+  }
   if (dialect_ == Dialect::kLmEval) AddBosForLmEval(context, &request_);
   num_prompts_ = request_.prompts.size();
   method_.prompts = std::exchange(request_.prompts, {});
@@ -110,7 +119,8 @@ absl::Status CompletionCodec::OnParsed(CallContext* context, const std::vector<S
   for (const SubRequest& item : items) {
     Choice first{.text = {},
                  .legacy = LegacyLogprobs(format_, /*continues_text=*/!request_.echo),
-                 .chat = ChatLogprobs(format_)};
+                 .chat = ChatLogprobs(format_),
+                 .call = ToolCallText(request_.call)};
     if (EchoesLogprobs() && !HasAddedBos(prompt_logprobs_.size())) {
       first.legacy.AddFirst(item.request.prompt.front());
     }
@@ -199,7 +209,11 @@ void CompletionCodec::AddPromptTokens(int prompt, const v1::PromptLogprobs& logp
 
 void CompletionCodec::AddDelta(int index, const v1::Delta& delta) {
   Choice& choice = choices_[size_t(index)];
-  choice.text += delta.text();
+  if (request_.call.IsForced()) {
+    choice.call.Add(delta.text());
+  } else {
+    choice.text += delta.text();
+  }
   choice.num_tokens += delta.tokens_size();
   if (HasLogprobs()) {
     for (const v1::Token& token : delta.tokens()) {
@@ -225,6 +239,9 @@ void CompletionCodec::AddDelta(int index, const v1::Delta& delta) {
     choice.stop_reason =
         choice.finish == v1::FINISH_REASON_COMPLETE ? "\"complete\"" : "\"dead_end\"";
   }
+  if (request_.call.IsForced() && choice.finish != v1::FINISH_REASON_UNSPECIFIED) {
+    choice.call.End(HasWholeCall(choice));
+  }
   if (!request_.stream) return;
   Exchange().BeginStream();
   SendChoice(index);
@@ -245,10 +262,9 @@ void CompletionCodec::OnEnd(const absl::Status& status) {
 }
 
 void CompletionCodec::SendRole(int index) {
-  SendEvent(StrCat(prefix_, "{\"index\":", index,
-                   ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
-                   "\"finish_reason\":null}]",
-                   EventUsage(index), "}"));
+  SendEvent(StrCat(prefix_, "{\"index\":", index, ",\"delta\":{\"role\":\"assistant\",\"content\":",
+                   request_.call.IsForced() ? "null" : "\"\"",
+                   "},\"logprobs\":null,\"finish_reason\":null}]", EventUsage(index), "}"));
 }
 
 std::string CompletionCodec::EventUsage(int index) const {
@@ -276,14 +292,15 @@ std::string CompletionCodec::ChoiceJson(int index, bool is_event) {
   if (!IsChat()) {
     json += ",\"text\":";
     AppendJsonString(choice.text, &json);
-  } else if (is_event) {
-    json += ",\"delta\":{\"content\":";
-    AppendJsonString(choice.text, &json);
-    json += '}';
   } else {
-    json += ",\"message\":{\"role\":\"assistant\",\"content\":";
-    AppendJsonString(choice.text, &json);
-    json += ",\"refusal\":null}";
+    json += is_event ? ",\"delta\":{" : ",\"message\":{\"role\":\"assistant\",";
+    if (request_.call.IsForced()) {
+      AppendCall(index, is_event, &json);
+    } else {
+      json += "\"content\":";
+      AppendJsonString(choice.text, &json);
+    }
+    json += is_event ? "}" : ",\"refusal\":null}";
   }
   json += ",\"logprobs\":";
   if (!HasLogprobs()) {
@@ -293,13 +310,45 @@ std::string CompletionCodec::ChoiceJson(int index, bool is_event) {
   } else {
     choice.legacy.Take(&json);
   }
-  json += StrCat(",\"finish_reason\":", FinishReasonJson(choice.finish),
+  json += StrCat(",\"finish_reason\":",
+                 HasWholeCall(choice) ? "\"tool_calls\"" : FinishReasonJson(choice.finish),
                  ",\"stop_reason\":", choice.stop_reason);
   if (!IsChat() && request_.num_prompt_logprobs >= 0) {
     json += ",\"prompt_logprobs\":" + prompt_logprobs_[size_t(index / num_choices_)].Json();
   }
   json += '}';
   return json;
+}
+
+bool CompletionCodec::HasWholeCall(const Choice& choice) const {
+  return request_.call.IsForced() &&
+         (choice.finish == v1::FINISH_REASON_EOS || choice.finish == v1::FINISH_REASON_STOP_TOKEN ||
+          choice.finish == v1::FINISH_REASON_COMPLETE);
+}
+
+void CompletionCodec::AppendCall(int index, bool is_event, std::string* json) {
+  Choice& choice = choices_[size_t(index)];
+  if (choice.call.Name().empty()) {
+    // The text ended before the function's name.
+    const bool is_end = choice.finish != v1::FINISH_REASON_UNSPECIFIED;
+    if (is_end) *json += "\"content\":" + JsonString(choice.call.Text());
+    return;
+  }
+  const std::string arguments = choice.call.TakeArguments();
+  const bool is_first = !std::exchange(choice.has_named_call, true);
+  if (!is_first && arguments.empty()) return;
+  if (!is_event) *json += "\"content\":null,";
+  *json += "\"tool_calls\":[{";
+  if (is_event) *json += "\"index\":0,";
+  if (is_first) {
+    *json +=
+        StrCat("\"id\":\"call_", Context().RequestId(), "-", index, "\",\"type\":\"function\",");
+  }
+  *json += "\"function\":{";
+  if (is_first) *json += StrCat("\"name\":\"", choice.call.Name(), "\",");
+  *json += "\"arguments\":";
+  AppendJsonString(arguments, json);
+  *json += "}}]";
 }
 
 std::string CompletionCodec::Body() {

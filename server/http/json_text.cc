@@ -78,7 +78,10 @@ class Extractor : public nlohmann::json_sax<Json> {
   bool number_float(number_float_t value, const string_t& /*text*/) override {
     return Scalar(Json(value).dump());
   }
-  bool string(string_t& value) override { return IsInside() ? Scalar(JsonString(value)) : true; }
+  bool string(string_t& value) override {
+    CountElement();
+    return IsInside() ? Write(JsonString(value)) : true;
+  }
   bool binary(binary_t& /*value*/) override { return false; }  // JSON has none
   bool start_object(size_t /*size*/) override { return Open('{'); }
   bool key(string_t& name) override {
@@ -86,7 +89,7 @@ class Extractor : public nlohmann::json_sax<Json> {
       Separate();
       AppendJsonString(name, &text_);
       text_ += ':';
-    } else if (depth_ == num_found_ + 1 && path_[num_found_] == name) {
+    } else if (IsInPath() && path_[num_found_] == name) {
       ++num_found_;
     }
     return true;
@@ -103,22 +106,36 @@ class Extractor : public nlohmann::json_sax<Json> {
  private:
   // At or within the value at the path. Objects beside the path leave depth_ above num_found_.
   bool IsInside() const { return num_found_ == path_.size() && depth_ >= num_found_; }
+  // Directly within the object or list that has the next value of the path.
+  bool IsInPath() const { return depth_ == num_found_ + 1 && num_found_ < path_.size(); }
+  // Before each value.
+  void CountElement() {
+    if (is_in_list_ && IsInPath() && path_[num_found_] == std::to_string(num_elements_++)) {
+      ++num_found_;
+    }
+  }
   void Separate() {
     if (!text_.empty() && text_.back() != '{' && text_.back() != '[' && text_.back() != ':') {
       text_ += ',';
     }
   }
   bool Scalar(std::string_view value) {
-    if (IsInside()) {
-      Separate();
-      text_ += value;
-    }
+    CountElement();
+    return IsInside() ? Write(value) : true;
+  }
+  bool Write(std::string_view scalar) {
+    Separate();
+    text_ += scalar;
     return !IsEnd();
   }
   bool Open(char bracket) {
+    CountElement();
     if (IsInside()) {
       Separate();
       text_ += bracket;
+    } else if (depth_ == num_found_) {
+      is_in_list_ = bracket == '[';
+      num_elements_ = 0;
     }
     ++depth_;
     return true;
@@ -132,8 +149,11 @@ class Extractor : public nlohmann::json_sax<Json> {
   bool IsEnd() const { return IsInside() && depth_ == path_.size(); }
 
   std::span<const std::string> path_;
-  size_t num_found_ = 0;  // keys of the path that lead here
+  size_t num_found_ = 0;  // keys and positions of the path that lead here
   size_t depth_ = 0;      // objects and arrays that are open
+  // The innermost open one that leads to the value is a list, of which so many elements were seen.
+  bool is_in_list_ = false;
+  size_t num_elements_ = 0;
   std::string text_;
 };
 

@@ -24,7 +24,8 @@ inline constexpr int kMaxJsonDepth = 32;
 absl::StatusOr<nlohmann::json> ParseJson(
     std::string_view text, absl::FunctionRef<bool()> should_stop = [] { return false; });
 
-// The value at `path`, keys of objects within each other, as JSON text in the order of its keys.
+// The value at `path`, keys of objects and positions in lists ("0") within each other, as JSON text
+// in the order of its keys.
 // Linear in the body: nlohmann's ordered objects are searched from their first key on.
 // Requires  ParseJson accepts `text` and finds the path in it
 std::string JsonAt(std::string_view text, std::span<const std::string> path);

@@ -109,6 +109,41 @@ absl::Status ReadPrompts(const BodyFields& fields, const v1::GenerateRequest& sh
   return absl::OkStatus();
 }
 
+// `tools`: of the messages before.
+absl::StatusOr<v1::ChatMessage> ReadChatMessage(const std::string& field, const Json& value,
+                                                ToolMessages* tools) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(value, field));
+  ASSIGN_OR_RETURN(std::optional<std::string> role, fields.String("role"));
+  if (!role) return FieldError(field + ".role", "is missing");
+  RETURN_IF_ERROR(CheckFields(kMessage, fields));
+  const Json* const calls = fields.Find("tool_calls");
+  const bool has_calls = calls != nullptr && *calls != Json::array();
+  if (has_calls && *role != "assistant") {
+    return FieldError(field + ".tool_calls", "is set; only an assistant's message may have it");
+  }
+  if (*role != "tool" && fields.Find("tool_call_id") != nullptr) {
+    return FieldError(field + ".tool_call_id", "is set; only a tool's message may have it");
+  }
+  v1::ChatMessage message;
+  if (const Json* const content = fields.Find("content")) {
+    ASSIGN_OR_RETURN(*message.mutable_content(),
+                     ReadContent(field + ".content", *content, kTextParts));
+  } else if (!has_calls) {
+    return FieldError(field + ".content", "is missing");
+  }
+  if (has_calls) {
+    ASSIGN_OR_RETURN(const std::string text, tools->ReadCalls(field + ".tool_calls", *calls));
+    message.set_content(StrCat(message.content(), message.content().empty() ? "" : "\n", text));
+  }
+  if (*role == "tool") {
+    ASSIGN_OR_RETURN(*message.mutable_content(), tools->ReadResult(fields, message.content()));
+    role = "user";
+  }
+  if (*role == "developer") role = "system";  // OpenAI's newer name for it
+  message.set_role(*std::move(role));
+  return message;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadContent(const std::string& field, const Json& content,
@@ -231,6 +266,7 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
   RETURN_IF_ERROR(newer_name ? SetChatTokens("max_completion_tokens", newer_name, &request, &shared)
                              : SetChatTokens("max_tokens", max_tokens, &request, &shared));
 
+  ASSIGN_OR_RETURN(request.call, ReadForcedCall(fields, &request.constraint));
   const Json* messages = fields.Find("messages");
   if (messages == nullptr) return FieldError("messages", "is missing");
   ASSIGN_OR_RETURN(*shared.mutable_chat(), ReadChatMessages(*messages));
@@ -266,19 +302,10 @@ absl::StatusOr<v1::Chat> ReadChatMessages(const Json& messages) {
     return FieldError("messages", StrCat("is ", TypeName(messages), "; it must be a list"));
   }
   v1::Chat chat;
+  ToolMessages tools;
   for (size_t i = 0; i < messages.size(); ++i) {
-    const std::string field = StrCat("messages[", i, "]");
-    ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(messages[i], field));
-    ASSIGN_OR_RETURN(std::optional<std::string> role, fields.String("role"));
-    if (!role) return FieldError(field + ".role", "is missing");
-    RETURN_IF_ERROR(CheckFields(kMessage, fields));
-    if (*role == "developer") role = "system";  // OpenAI's newer name for it
-    const Json* content = fields.Find("content");
-    if (content == nullptr) return FieldError(field + ".content", "is missing");
-    v1::ChatMessage& message = *chat.add_messages();
-    message.set_role(*std::move(role));
-    ASSIGN_OR_RETURN(*message.mutable_content(),
-                     ReadContent(field + ".content", *content, kTextParts));
+    ASSIGN_OR_RETURN(*chat.add_messages(),
+                     ReadChatMessage(StrCat("messages[", i, "]"), messages[i], &tools));
   }
   return chat;
 }

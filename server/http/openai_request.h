@@ -21,6 +21,7 @@
 #include "server/http/body_fields.h"
 #include "server/http/constraint_fields.h"
 #include "server/http/field_names.h"
+#include "server/http/tool_calls.h"
 
 namespace lssar {
 
@@ -40,6 +41,7 @@ struct CompletionRequest {
   bool tokens_as_ids = false;       // return_tokens_as_token_ids: "token_id:17" in place of text
   std::vector<bool> has_added_bos;  // of each prompt, after AddBosForLmEval
   ConstraintField constraint;
+  ForcedCall call = {};  // of a chat
 };
 
 // Errors  INVALID_ARGUMENT: a field of the wrong type or out of range, or not supported
@@ -53,6 +55,7 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const nlohmann::json& body,
 // is no BOS. A request for the log-probabilities of a prompt has max_tokens 1 in lm-eval, which
 // does not read that token: it becomes 0, so that a prompt may fill the context.
 void AddBosForLmEval(const ParseContext& context, CompletionRequest* request);
+// Where a call is forced, ForceCall must follow.
 absl::StatusOr<CompletionRequest> ReadChatCompletion(const nlohmann::json& body);
 absl::StatusOr<v1::ScoreRequest> ReadScore(const nlohmann::json& body);
 
@@ -69,7 +72,7 @@ struct AttentionRequest {
 };
 absl::StatusOr<AttentionRequest> ReadAttention(const nlohmann::json& body);
 
-// `messages` of a chat.
+// `messages` of a chat. Calls of functions and their results become text.
 absl::StatusOr<v1::Chat> ReadChatMessages(const nlohmann::json& messages);
 // `max_tokens`: of a chat, the value of `field`; nullopt: what the context has left.
 absl::Status SetChatTokens(const std::string& field, std::optional<int32_t> max_tokens,

@@ -25,10 +25,15 @@ inline constexpr BodyKinds kContentPart = 1 << 8;  // messages[i].content[i]
 inline constexpr BodyKinds kScoreItem = 1 << 9;    // items[i]
 inline constexpr BodyKinds kStreamOptions = 1 << 10;
 inline constexpr BodyKinds kResponsesBody = 1 << 11;
-inline constexpr BodyKinds kMessagesBody = 1 << 12;  // also /v1/messages/count_tokens
-inline constexpr BodyKinds kInputItem = 1 << 13;     // input[i] of /v1/responses
-inline constexpr BodyKinds kTextConfig = 1 << 14;    // text of /v1/responses
-inline constexpr BodyKinds kBatchBody = 1 << 15;     // POST /v1/batches
+inline constexpr BodyKinds kMessagesBody = 1 << 12;    // also /v1/messages/count_tokens
+inline constexpr BodyKinds kInputItem = 1 << 13;       // input[i] of /v1/responses
+inline constexpr BodyKinds kTextConfig = 1 << 14;      // text of /v1/responses
+inline constexpr BodyKinds kBatchBody = 1 << 15;       // POST /v1/batches
+inline constexpr BodyKinds kTool = 1 << 16;            // tools[i] of a chat, and tool_choice
+inline constexpr BodyKinds kFunction = 1 << 17;        // tools[i].function
+inline constexpr BodyKinds kChosenFunction = 1 << 18;  // tool_choice.function
+inline constexpr BodyKinds kToolCall = 1 << 19;        // messages[i].tool_calls[i]
+inline constexpr BodyKinds kCalledFunction = 1 << 20;  // messages[i].tool_calls[i].function
 inline constexpr BodyKinds kAnyBody = ((1 << 7) - 1) | kResponsesBody | kMessagesBody;
 
 struct RequestField {

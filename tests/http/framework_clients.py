@@ -3,14 +3,22 @@ checks pass."""
 
 import asyncio
 import sys
+from typing import Literal
 
 import langchain_openai
 import litellm
 import openai
+import pydantic
 
 ADDRESS, MODEL = sys.argv[1], sys.argv[2]
 QUESTION = "Tell me a story about a dog."
 CHAT = [{"role": "user", "content": QUESTION}]
+
+
+class Pet(pydantic.BaseModel):
+    """A pet."""
+    kind: Literal["cat", "dog"]
+    age: int = pydantic.Field(ge=0, le=30)
 
 
 def expect(condition: bool, what: object) -> None:
@@ -34,6 +42,10 @@ def langchain(text: str) -> None:
         expect(answer.text == text, answer)
         expect(answer.usage_metadata["output_tokens"] == 4, answer)
         expect("".join(part.text for part in model.stream(QUESTION)) == text, "stream")
+    structured = langchain_openai.ChatOpenAI(
+        model=MODEL, base_url=f"{ADDRESS}/v1", api_key="none", max_tokens=300, max_retries=0,
+    ).with_structured_output(Pet, method="function_calling")
+    expect(isinstance(structured.invoke(QUESTION), Pet), "function_calling")
     completion = langchain_openai.OpenAI(model=MODEL, base_url=f"{ADDRESS}/v1", api_key="none",
                                          temperature=0, max_tokens=5, max_retries=0)
     expect(bool(completion.invoke("Once upon a")), "completion")

@@ -175,6 +175,48 @@ class StructuredClientsTest(unittest.TestCase):
                     messages=[{"role": "user", "content": "A colour?"}])
                 self.assertIsInstance(answer, Answer)
 
+    def test_calls_of_functions(self) -> None:
+        """instructor's own mode, and the openai package's tools: whole, parsed and streamed."""
+        import instructor
+        import openai
+        import pydantic
+
+        class Pet(pydantic.BaseModel):
+            kind: Literal["cat", "dog"]
+            age: int = pydantic.Field(ge=0, le=30)
+
+        class Owner(pydantic.BaseModel):
+            """A person with pets."""
+            name: str = pydantic.Field(max_length=8)
+            pets: list[Pet] = pydantic.Field(max_length=2)
+
+        ask: Any = {"model": NAME, "max_tokens": 500,
+                    "messages": [{"role": "user", "content": "Who?"}]}
+        with openai.OpenAI(base_url=f"http://{server.http_address}/v1", api_key="none") as client:
+            wrapped = instructor.from_openai(client)
+            self.assertEqual(wrapped.mode, instructor.Mode.TOOLS)
+            for seed in range(3):
+                self.assertIsInstance(wrapped.create(response_model=Owner, max_retries=0,
+                                                     seed=seed, **ask), Owner)
+            tools = [openai.pydantic_function_tool(kind) for kind in (Owner, Pet)]
+            for seed in range(5):
+                forced: Any = {**ask, "tools": tools, "tool_choice": "required", "seed": seed}
+                reply = client.chat.completions.parse(**forced)
+                [call] = reply.choices[0].message.tool_calls or []
+                self.assertIsInstance(call.function.parsed_arguments, (Owner, Pet))
+                with client.chat.completions.stream(**forced) as stream:
+                    for _ in stream:
+                        pass
+                    [streamed] = (stream.get_final_completion().choices[0].message.tool_calls
+                                  or [])
+                self.assertEqual(streamed.function, call.function)
+            # The result goes back, as agents send it.
+            answer = client.chat.completions.create(**{**ask, "messages": [
+                *ask["messages"], reply.choices[0].message.to_dict(),
+                {"role": "tool", "tool_call_id": call.id, "content": "found"}]}, tools=tools,
+                                                    tool_choice="none")
+            self.assertTrue(answer.choices[0].message.content)
+
     def test_outlines(self) -> None:
         """Its classes for OpenAI, vLLM and SGLang, each with its own fields."""
         import openai

@@ -73,6 +73,23 @@ TEST(JsonSchema, OneOfOfExclusiveOptionsIsAnyOf) {
   }
 }
 
+TEST(JsonSchema, ReferencesAreRelativeToTheIdAroundThem) {
+  EXPECT_EQ(
+      Prepared(R"({"anyOf":[{"$ref":"#/$defs/0"},{"$ref":"#/$defs/a"}],"$defs":{"a":{"const":1},)"
+               R"("0":{"$id":"0","anyOf":[{"$ref":"#/$defs/a"},{"items":{"$ref":"#"}}],)"
+               R"("$defs":{"a":{"const":2}}}}})"),
+      R"({"anyOf":[{"$ref":"#/$defs/0"},{"$ref":"#/$defs/a"}],"$defs":{"a":{"const":1},)"
+      R"("0":{"$id":"0","anyOf":[{"$ref":"#/$defs/0/$defs/a"},)"
+      R"({"items":{"$ref":"#/$defs/0"},"type":"array"}],"$defs":{"a":{"const":2}}}}})");
+  // The root's own, and one that only names a place, change nothing.
+  const std::string plain =
+      R"({"$id":"x","anyOf":[{"$id":"#y","anyOf":[{"$ref":"#/$defs/a"}]}],"$defs":{"a":{}}})";
+  EXPECT_EQ(Prepared(plain), plain);
+  EXPECT_THAT(Refusal(R"({"$ref":"#/$defs/0","$defs":{"0":{"$id":"0","$ref":"#/$defs/a"},)"
+                      R"("a":{}}})"),
+              HasSubstr("\"#/$defs/0/$defs/a\", which is not in this schema"));
+}
+
 TEST(JsonSchema, WhatIsNotEnforcedIsRefusedByNameAndPlace) {
   const std::vector<std::pair<const char*, const char*>> cases = {
       {R"({"not":{}})", "has not, which is not enforced (at \"#\")"},

@@ -515,6 +515,19 @@ TEST(JsonTextTest, AValueKeepsTheOrderOfItsKeys) {
             "\"e\":{}}");
 }
 
+TEST(JsonTextTest, AValueIsFoundInLists) {
+  const std::string text = R"({"no":[[7]],"t":["s",{"b":[0]},[1,[2],{"z":3,"a":[4]},"x"],5]})";
+  const auto at = [&text](const std::vector<std::string>& path) { return JsonAt(text, path); };
+  EXPECT_EQ(at({"t", "0"}), R"("s")");
+  EXPECT_EQ(at({"t", "1"}), R"({"b":[0]})");
+  EXPECT_EQ(at({"t", "1", "b", "0"}), "0");
+  EXPECT_EQ(at({"t", "2", "2"}), R"({"z":3,"a":[4]})");
+  EXPECT_EQ(at({"t", "2", "2", "a", "0"}), "4");
+  EXPECT_EQ(at({"t", "2", "1"}), "[2]");
+  EXPECT_EQ(at({"t", "3"}), "5");
+  EXPECT_EQ(JsonAt(R"([{"a":1},{"a":2}])", std::vector<std::string>{"1", "a"}), "2");
+}
+
 // An ordered tree of this body is built in a time that grows with the square of its keys.
 TEST(JsonTextTest, AValueIsFoundBesideManyKeys) {
   std::string text = "{\"metadata\":{";

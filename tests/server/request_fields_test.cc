@@ -37,6 +37,11 @@ struct Body {
 
 constexpr char kChat[] =
     R"({"messages":[{"role":"user","content":[{"type":"text","text":"Hi"}]}],"max_tokens":2,"seed":1})";
+constexpr char kTools[] =
+    R"({"messages":[{"role":"user","content":"Hi"},{"role":"assistant","tool_calls":[{"id":"a",)"
+    R"("type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool",)"
+    R"("tool_call_id":"a","content":"x"}],"max_tokens":2,"seed":1,"tool_choice":"none",)"
+    R"("tools":[{"type":"function","function":{"name":"f"}}]})";
 constexpr char kResponse[] =
     R"({"input":[{"role":"user","content":"Hi"}],"text":{},"max_output_tokens":2,"seed":1})";
 constexpr char kAnthropic[] =
@@ -59,6 +64,12 @@ const std::vector<Body>& Bodies() {
       {kMessage, "/v1/chat/completions", kChat, "/messages/0", "messages[0]."},
       {kContentPart, "/v1/chat/completions", kChat, "/messages/0/content/0",
        "messages[0].content[0]."},
+      {kTool, "/v1/chat/completions", kTools, "/tools/0", "tools[0]."},
+      {kFunction, "/v1/chat/completions", kTools, "/tools/0/function", "tools[0].function."},
+      {kToolCall, "/v1/chat/completions", kTools, "/messages/1/tool_calls/0",
+       "messages[1].tool_calls[0]."},
+      {kCalledFunction, "/v1/chat/completions", kTools, "/messages/1/tool_calls/0/function",
+       "messages[1].tool_calls[0].function."},
       {kResponsesBody, "/v1/responses", kResponse},
       {kInputItem, "/v1/responses", kResponse, "/input/0", "input[0]."},
       {kTextConfig, "/v1/responses", kResponse, "/text", "text."},
