@@ -10,7 +10,7 @@
 
 namespace lssar {
 
-// INVALID_ARGUMENT "PATH PROBLEM": "sampling.top_p is 2; it must be in (0, 1]".
+// INVALID_ARGUMENT "PATH PROBLEM": "sampling.top_p is 2; it must be in [0, 1]".
 // `subject`: what the message calls the field; empty: its path.
 absl::Status FieldError(std::string_view path, std::string_view problem,
                         std::string_view subject = {});
@@ -25,7 +25,7 @@ absl::Status UnmetField(std::string_view path, std::string_view problem);
 
 struct FieldProblem {
   std::string path;     // empty: the status is not about a field
-  std::string problem;  // "is 2; it must be in (0, 1]"
+  std::string problem;  // "is 2; it must be in [0, 1]"
 };
 FieldProblem FieldProblemOf(const absl::Status& status);
 

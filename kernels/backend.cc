@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "base/status_macros.h"

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include "base/status_macros.h"
 #include "base/str_cat.h"

@@ -148,7 +148,7 @@ absl::Status CheckMaxLength(const ModelConfig& config, int max_model_len);
 // The rotary base for a sequence of exactly `length` tokens: rope_theta up to the trained length
 // L0; beyond it, with dynamic NTK, theta * ((f L / L0) - (f - 1))^(r / (r - 2)) at L = length,
 // r = RotaryDims(). longrope: -rope_theta beyond its original length, which tells its long factors
-// from its short ones (RopeFrequencies): like a base, they hold for a whole sequence.
+// from its short ones (FillRopeFrequencies): like a base, they hold for a whole sequence.
 // Source  arXiv 2501.13428v1
 double RopeBaseAtLength(const ModelConfig& config, int length);
 

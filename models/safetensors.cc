@@ -400,12 +400,14 @@ absl::Status TensorFile::AddBytesTo(Sha256* hash) const {
   std::string block(size_t{1} << 20, '\0');
   for (const std::unique_ptr<Mapping>& mapping : mappings_) {
     const RegularFile& file = mapping->File();
-    ssize_t num_read = 0;
-    for (off_t at = 0; (num_read = pread(file.Descriptor(), block.data(), block.size(), at)) > 0;
-         at += num_read) {
+    for (off_t at = 0;;) {
+      const ssize_t num_read = pread(file.Descriptor(), block.data(), block.size(), at);
+      if (num_read < 0 && errno == EINTR) continue;
+      if (num_read < 0) return FileError(file.Path(), errno);
+      if (num_read == 0) break;
       hash->Add(std::string_view(block).substr(0, size_t(num_read)));
+      at += num_read;
     }
-    if (num_read < 0) return FileError(file.Path(), errno);
   }
   return CheckUnchanged();
 }

@@ -1,6 +1,5 @@
 #include "runtime/attention_statistics.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace lssar {

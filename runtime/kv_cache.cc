@@ -72,7 +72,7 @@ absl::StatusOr<PoolSize> ChoosePoolSize(const EngineOptions& options, int64_t se
         StrCat("kv_cache_bytes = ", options.kv_cache_bytes,
                " is more than the device has free: ", memory->Text()));
   }
-  return PoolSize{options.kv_cache_bytes, "--kv-cache-memory"};
+  return PoolSize{options.kv_cache_bytes, "kv_cache_bytes"};
 }
 
 std::optional<int64_t> ReadNumber(const std::string& path) {
@@ -141,8 +141,9 @@ absl::StatusOr<KvLayout> ChooseLayout(const ModelConfig& config, const EngineOpt
   std::optional<DeviceMemory> memory;
   if (free_bytes) memory = {*free_bytes, weight_bytes};
   ASSIGN_OR_RETURN(const PoolSize pool, ChoosePoolSize(options, pages_needed * page_bytes, memory));
-  const int64_t num_pages =
-      std::min<int64_t>(pool.num_bytes / page_bytes, std::numeric_limits<int32_t>::max());
+  // All their tokens are counted in 32 bits.
+  const int64_t num_pages = std::min<int64_t>(
+      pool.num_bytes / page_bytes, std::numeric_limits<int32_t>::max() / options.page_size);
   if (num_pages < pages_needed) {
     return absl::ResourceExhaustedError(
         StrCat("the KV pool is too small: ", pool.origin, ", ", pool.num_bytes, " bytes, holds ",

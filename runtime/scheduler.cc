@@ -186,9 +186,7 @@ int64_t Scheduler::NumSparePages() const {
         num_spare += num_allocated;
         continue;
       }
-      // One page more than its next token needs: otherwise the next request to be admitted would be
-      // preempted at once.
-      int64_t num_needed = blocks_->Layout().PagesFor(int(sequence.tokens.size()) + 1) + 1;
+      int64_t num_needed = PagesToRun(sequence);
       if (sequence.state == SequenceState::kWaitingForPrompt) {
         num_needed -= group->required.num_shared_pages;
       }
@@ -196,6 +194,10 @@ int64_t Scheduler::NumSparePages() const {
     }
   }
   return num_spare;
+}
+
+int Scheduler::PagesToRun(const Sequence& sequence) const {
+  return blocks_->Layout().PagesFor(int(sequence.tokens.size()) + 1) + 1;
 }
 
 int64_t Scheduler::NumAdmissionPages(const SequenceGroup& group) const {
@@ -229,7 +231,7 @@ void Scheduler::Resume() {
       if (sequence.IsDone()) continue;
       if (sequence.state == SequenceState::kPreempted) {
         if (tenant.first_preempted != Clock::time_point::max()) break;
-        const int num_needed = blocks_->Layout().PagesFor(int(sequence.tokens.size()) + 1) + 1;
+        const int num_needed = PagesToRun(sequence);
         const bool has_place = tenants_.NumRunningSequences() < MaxRunning(options_);
         const bool is_in_share =
             !tenants_.AreShared() || tenant.num_running_sequences == 0 ||
@@ -238,7 +240,11 @@ void Scheduler::Resume() {
           tenant.first_preempted = group->EffectiveArrivalTime();
           break;
         }
-        if (!has_place) PreemptLast();
+        if (!has_place) {
+          PreemptLast([](const SequenceGroup&, const Sequence& other) {
+            return !other.IsDone() && other.state != SequenceState::kPreempted;
+          });
+        }
         num_spare_pages_ -= num_needed;
         Resume(group.get(), &sequence);
         tenants_.CountUsage(running_);
@@ -256,15 +262,19 @@ void Scheduler::Resume(SequenceGroup* group, Sequence* sequence) {
   ForkFromPrompt(group);
 }
 
-void Scheduler::PreemptLast() {
+template <typename IsWanted>
+bool Scheduler::PreemptLast(const IsWanted& is_wanted, const Sequence* spared) {
   for (size_t i = running_.size(); i-- > 0;) {
-    std::vector<Sequence>& sequences = running_[i]->sequences;
-    for (size_t choice = sequences.size(); choice-- > 0;) {
-      Sequence& sequence = sequences[choice];
-      if (sequence.IsDone() || sequence.state == SequenceState::kPreempted) continue;
-      return Preempt(running_[i].get(), &sequence);
+    SequenceGroup& group = *running_[i];
+    for (size_t choice = group.sequences.size(); choice-- > 0;) {
+      Sequence& sequence = group.sequences[choice];
+      if (!is_wanted(group, sequence)) continue;
+      if (&sequence == spared) return false;
+      Preempt(&group, &sequence);
+      return true;
     }
   }
+  return false;
 }
 
 const Sequence* Scheduler::FirstSequence() const {
@@ -482,18 +492,10 @@ void Scheduler::FreePages(Sequence* sequence) {
 
 bool Scheduler::PreemptFor(const SequenceGroup& group, const Sequence& sequence) {
   const auto preempt_last = [&](const auto& is_candidate) {
-    for (size_t i = running_.size(); i-- > 0;) {
-      SequenceGroup& other = *running_[i];
-      for (size_t choice = other.sequences.size(); choice-- > 0;) {
-        Sequence& victim = other.sequences[choice];
-        if (!is_candidate(other)) continue;
-        if (&victim == &sequence) return false;
-        if (victim.pages.empty()) continue;
-        Preempt(&other, &victim);
-        return true;
-      }
-    }
-    return false;
+    const auto is_wanted = [&](const SequenceGroup& other, const Sequence& victim) {
+      return is_candidate(other) && (&victim == &sequence || !victim.pages.empty());
+    };
+    return PreemptLast(is_wanted, &sequence);
   };
   const auto is_paused = [](const SequenceGroup& other) { return other.is_paused; };
   if (preempt_last(is_paused)) return true;
@@ -509,17 +511,10 @@ bool Scheduler::PreemptFor(const SequenceGroup& group, const Sequence& sequence)
 }
 
 bool Scheduler::PreemptOverShare(const Tenant& tenant, int64_t share) {
-  for (size_t i = running_.size(); i-- > 0;) {
-    SequenceGroup& group = *running_[i];
-    if (group.is_paused || group.owner->num_pages <= share) continue;
-    for (size_t choice = group.sequences.size(); choice-- > 0;) {
-      Sequence& victim = group.sequences[choice];
-      if (victim.pages.empty() || !MayLose(*group.owner, tenant, victim)) continue;
-      Preempt(&group, &victim);
-      return true;
-    }
-  }
-  return false;
+  return PreemptLast([&](const SequenceGroup& group, const Sequence& victim) {
+    return !group.is_paused && group.owner->num_pages > share && !victim.pages.empty() &&
+           MayLose(*group.owner, tenant, victim);
+  });
 }
 
 void Scheduler::Preempt(SequenceGroup* group, Sequence* sequence) {

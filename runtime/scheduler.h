@@ -98,6 +98,9 @@ class Scheduler {
   int64_t NumSparePages() const;
   // Pages that must be spare before `group` is admitted.
   int64_t NumAdmissionPages(const SequenceGroup& group) const;
+  // One page more than its next token needs: otherwise the next request to be admitted would be
+  // preempted at once.
+  int PagesToRun(const Sequence& sequence) const;
   // Lets preempted sequences run again in scheduling order, as far as there are pages. Notes for
   // each tenant the effective arrival time of the first that has to wait longer.
   void Resume();
@@ -120,14 +123,16 @@ class Scheduler {
   void ForkFromPrompt(SequenceGroup* group);
   // The first sequence that captures attention of the tenant with the least service. Null: none.
   const Sequence* NextCapture() const;
-  // Sets candidates_ to the sequences that may run.
+  // Sets scheduled_ to the sequences that may run, and required_tokens_.
   void CollectCandidates();
   // Allocates the pages of the scheduled tokens. Out of pages, a sequence gets fewer tokens.
   void AllocatePages();
   // Frees the pages of the sequence and of its drafts.
   void FreePages(Sequence* sequence);
-  // Preempts the last running sequence.
-  void PreemptLast();
+  // Preempts the last sequence for which is_wanted(group, sequence) is true. False: there is none,
+  // or it is `spared`.
+  template <typename IsWanted>
+  bool PreemptLast(const IsWanted& is_wanted, const Sequence* spared = nullptr);
   // The last sequence of a tenant that has more than `share` pages, for `tenant`.
   bool PreemptOverShare(const Tenant& tenant, int64_t share);
   // Preempts the last sequence in scheduling order, paused ones first; then one of a tenant that

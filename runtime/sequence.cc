@@ -1,5 +1,6 @@
-// The only file of the engine that distinguishes the kinds of requests. A new kind is one of
-// Request::params, a case in each switch here, and a SequenceTask.
+// What the kinds of requests differ in. A new kind is one of Request::params, a case in each switch
+// here, and a SequenceTask; what one kind alone has (choices, continuations) Engine::Submit,
+// Request and RequestQueue ask for by its name.
 #include "runtime/sequence.h"
 
 #include <algorithm>

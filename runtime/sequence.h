@@ -28,7 +28,7 @@ enum class SequenceState : uint8_t {
 };
 
 // One choice of a generate request; one of the sequences that score an item's continuations; or the
-// prompt of a capture request.
+// prompt of a capture or embed request.
 //
 // K and V of the first num_computed_tokens of `tokens` are in `pages`; the others are pending.
 // Prefill and decode differ in nothing else: a decode step has one pending token.
@@ -57,7 +57,7 @@ struct Sequence {
 // The resources that a request needs in the worst case. Pages are allocated as they are needed, but
 // a request that could not finish with the whole pool to itself is refused.
 struct RequiredResources {
-  int num_sequences = 0;      // choices; 1 for a score item
+  int num_sequences = 0;      // choices; 1 for other kinds
   int max_num_sequences = 0;  // that it has a use for: a score item's continuations side by side
   int num_tokens = 0;         // of each sequence: prompt + max_tokens, context + continuation
   int num_read_tokens = 0;    // of these, by the model: all but the last new one

@@ -1,7 +1,6 @@
 #include "clients/cli/bench_statistics.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <utility>

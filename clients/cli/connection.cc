@@ -4,15 +4,10 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/client_interceptor.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <utility>
 
@@ -27,6 +22,7 @@
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/service.h"
 #include "clients/cli/terminal.h"
+#include "server/http/blocking_client.h"
 #include "server/net/unix_socket.h"
 #include "server/ops/health_probe.h"
 #include "server/server.h"
@@ -43,7 +39,7 @@ using grpc::experimental::InterceptorBatchMethods;
 // Equal to the server's limit for requests.
 constexpr int kMaxReplyBytes = 32 << 20;
 constexpr std::chrono::seconds kConnectTimeout{5};
-constexpr int kProbeTimeoutSeconds = 2;
+constexpr std::chrono::seconds kProbeTimeout{2};
 // Large models are read from the disk for minutes.
 constexpr std::chrono::minutes kLoadTimeout{10};
 
@@ -139,32 +135,15 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& se
 // True if a request in HTTP/1.1 gets an answer in HTTP/1.x: gRPC needs HTTP/2.
 bool AnswersHttp1(const std::string& server) {
   const size_t colon = server.rfind(':');
-  if (colon == std::string::npos) return false;
-  std::string host = server.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* addresses = nullptr;
-  if (getaddrinfo(host.c_str(), server.substr(colon + 1).c_str(), &hints, &addresses) != 0) {
+  HttpTarget target{.host = {}, .timeout = kProbeTimeout};
+  if (colon == std::string::npos || !absl::SimpleAtoi(server.substr(colon + 1), &target.port)) {
     return false;
   }
-  bool is_http = false;
-  for (const addrinfo* at = addresses; at != nullptr && !is_http; at = at->ai_next) {
-    const int fd = socket(at->ai_family, at->ai_socktype, at->ai_protocol);
-    if (fd < 0) continue;
-    const timeval timeout = {.tv_sec = kProbeTimeoutSeconds, .tv_usec = 0};
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-    const std::string request = "GET /healthz HTTP/1.1\r\nHost: lssar\r\nConnection: close\r\n\r\n";
-    char reply[5];
-    is_http = connect(fd, at->ai_addr, at->ai_addrlen) == 0 &&
-              send(fd, request.data(), request.size(), MSG_NOSIGNAL) == ssize_t(request.size()) &&
-              recv(fd, reply, sizeof(reply), MSG_WAITALL) == ssize_t(sizeof(reply)) &&
-              absl::string_view(reply, sizeof(reply)) == "HTTP/";
-    close(fd);
+  target.host = server.substr(0, colon);
+  if (target.host.starts_with('[') && target.host.ends_with(']')) {
+    target.host = target.host.substr(1, target.host.size() - 2);
   }
-  freeaddrinfo(addresses);
-  return is_http;
+  return SendRequest(target, "GET", "/healthz").ok();
 }
 
 absl::Status ExplainNoConnection(const std::string& server, bool has_tls) {

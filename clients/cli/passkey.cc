@@ -7,7 +7,6 @@
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <utility>
 
 #include "base/check.h"
 #include "base/status_macros.h"

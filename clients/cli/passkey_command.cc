@@ -1,6 +1,5 @@
 // `lssar passkey`: retrieval of a key from long text, by length and depth.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <map>
 #include <memory>

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <system_error>
-#include <utility>
 
 #include "base/status_macros.h"
 #include "base/str_cat.h"

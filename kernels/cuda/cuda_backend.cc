@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "kernels/attention_math.h"

@@ -2,7 +2,6 @@
 #include "models/text/bpe_files.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <string_view>
 #include <utility>

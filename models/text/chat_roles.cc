@@ -1,7 +1,6 @@
 #include "models/text/chat_roles.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/status_macros.h"

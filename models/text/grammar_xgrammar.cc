@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>

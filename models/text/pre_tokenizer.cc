@@ -8,7 +8,6 @@
 #include <cctype>
 #include <utility>
 
-#include "base/check.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"

@@ -1,7 +1,6 @@
 #include "models/text/sentence_piece_tokenizer.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <utility>
 

@@ -1,7 +1,6 @@
 #include "models/text/white_space.h"
 
 #include <array>
-#include <cstddef>
 
 namespace lssar {
 namespace {

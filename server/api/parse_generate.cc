@@ -6,7 +6,6 @@
 #include <set>
 #include <utility>
 
-#include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "runtime/ending_ids.h"

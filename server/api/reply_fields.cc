@@ -88,6 +88,7 @@ void AddStats(const RequestStats& more, RequestStats* total) {
   total->decode_us += more.decode_us;
   total->attention.num_value_rows += more.attention.num_value_rows;
   total->attention.num_value_rows_read += more.attention.num_value_rows_read;
+  total->attention.num_flat_rows += more.attention.num_flat_rows;
 }
 
 LogFields ToLogFields(const RequestStats& stats) {

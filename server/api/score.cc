@@ -1,7 +1,6 @@
 #include "server/api/score.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "base/quote.h"

@@ -1,12 +1,8 @@
 #include "server/api/server_info.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <string>
-#include <utility>
 
-#include "base/status_macros.h"
 #include "runtime/engine_options.h"
 #include "runtime/limits.h"
 #include "server/api/parse_request.h"

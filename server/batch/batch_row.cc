@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "base/quote.h"
 #include "base/str_cat.h"

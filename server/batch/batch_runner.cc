@@ -402,7 +402,7 @@ void BatchRunner::CollectAnswers() {
 void BatchRunner::OnAnswer(Running& running) {
   std::string bytes, block;
   while (running.exchange->TakeOutput(&block) == HttpExchange::Output::kTaken) {
-    bytes = bytes.empty() ? std::move(block) : bytes + block;
+    bytes += block;
     block.clear();
   }
   running.exchange->Written(bytes.size());

@@ -16,8 +16,8 @@ inline constexpr int kMaxMessageObjects = 5 << 20;
 // Values of a JSON body, and keys of its objects. They take 16 and some 150 bytes of memory.
 inline constexpr int kMaxJsonValues = 5 << 20;
 inline constexpr int kMaxJsonKeys = 1 << 18;
-// Memory of the requests of all Score, Embed and HTTP calls that wait or run. The largest Score
-// takes half of it.
+// Memory of the requests of all calls of the engine that wait or run. The largest Score takes half
+// of it.
 inline constexpr int64_t kMaxRequestBytes = int64_t{256} << 20;
 // Memory of the replies that are kept whole until the client has read them: HTTP's that are not
 // streamed, Tokenize's, Detokenize's. Those up to --stream-buffer are not counted.

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/str_cat.h"
@@ -242,9 +243,7 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
 AssignFlag AssignNames(std::vector<std::string>* target) {
   return [target](const std::string& value) {
     std::vector<std::string> names;
-    for (size_t begin = 0; begin <= value.size();) {
-      const size_t end = std::min(value.find(',', begin), value.size());
-      const std::string name = value.substr(begin, end - begin);
+    for (const std::string& name : std::vector<std::string>(absl::StrSplit(value, ','))) {
       const bool is_plain = std::ranges::all_of(name, [](unsigned char c) {
         return absl::ascii_isalnum(c) ||
                std::string_view("._-:/@+").find(char(c)) != std::string_view::npos;
@@ -258,7 +257,6 @@ AssignFlag AssignNames(std::vector<std::string>* target) {
         return absl::InvalidArgumentError(StrCat("it has the name ", name, " twice"));
       }
       names.push_back(name);
-      begin = end + 1;
     }
     *target = std::move(names);
     return absl::OkStatus();
@@ -371,16 +369,13 @@ std::vector<Flag> ConnectionFlags(ServerOptions& options) {
 AssignFlag AssignOrigins(std::vector<std::string>* target) {
   return [target](const std::string& value) {
     std::vector<std::string> origins;
-    for (size_t begin = 0; begin <= value.size();) {
-      const size_t end = std::min(value.find(',', begin), value.size());
-      const std::string origin = value.substr(begin, end - begin);
+    for (const std::string& origin : std::vector<std::string>(absl::StrSplit(value, ','))) {
       if (const absl::Status status = CheckListedOrigin(origin); !status.ok()) {
         return absl::InvalidArgumentError(StrCat(
             "it must be * or origins such as https://chat.example.org, with commas between them: ",
             status.message()));
       }
       origins.push_back(origin);
-      begin = end + 1;
     }
     *target = std::move(origins);
     return absl::OkStatus();

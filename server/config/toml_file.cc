@@ -32,7 +32,6 @@ namespace lssar {
 #include <algorithm>
 #include <exception>
 #include <string_view>
-#include <utility>
 
 #include "base/status_macros.h"
 #include "base/str_cat.h"

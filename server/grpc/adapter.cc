@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
 #include "base/error_details.h"
 #include "base/field_error.h"
 #include "base/quote.h"

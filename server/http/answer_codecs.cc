@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <ctime>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>

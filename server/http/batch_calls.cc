@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <ctime>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -25,7 +24,6 @@
 #include "base/str_cat.h"
 #include "base/utf8.h"
 #include "server/batch/batch_row.h"
-#include "server/config/limits.h"
 #include "server/http/body_fields.h"
 #include "server/http/json_text.h"
 #include "server/http/multipart.h"

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -94,6 +93,10 @@ class Link {
          address = address->ai_next) {
       const int candidate =
           socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+      if (candidate < 0) {
+        reason = std::strerror(errno);
+        continue;
+      }
       int error = connect(candidate, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
       if (error == EINPROGRESS) {
         socklen_t size = sizeof(error);
@@ -113,8 +116,11 @@ class Link {
 
   absl::Status StartTls() {
     context_.reset(SSL_CTX_new(TLS_client_method()));
+    if (context_ == nullptr) return Unavailable("TLS cannot be set up");
     if (!target_.ca_file.empty()) {
-      SSL_CTX_load_verify_locations(context_.get(), target_.ca_file.c_str(), nullptr);
+      if (SSL_CTX_load_verify_locations(context_.get(), target_.ca_file.c_str(), nullptr) != 1) {
+        return Unavailable("the file of root certificates cannot be used");
+      }
     } else if (target_.uses_system_roots) {
       SSL_CTX_set_default_verify_paths(context_.get());
     }

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <ctime>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>

@@ -70,14 +70,8 @@ class ConstraintReader {
       return absl::OkStatus();
     }
     if (kind == Kind::kChoice) {
-      if (!value.is_array()) {
-        return FieldError(name, StrCat("is ", TypeName(value), "; it must be a list of strings"));
-      }
-      for (size_t i = 0; i < value.size(); ++i) {
-        ASSIGN_OR_RETURN(*request_.mutable_choice()->add_texts(),
-                         ReadString(StrCat(name, "[", i, "]"), value[i]));
-      }
-      if (value.empty()) request_.mutable_choice();
+      ASSIGN_OR_RETURN(const auto texts, ReadStrings(name, value));
+      request_.mutable_choice()->mutable_texts()->Assign(texts.begin(), texts.end());
       return absl::OkStatus();
     }
     if (kind == Kind::kJsonSchema && !value.is_string()) {

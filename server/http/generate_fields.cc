@@ -108,10 +108,8 @@ absl::Status ReadStop(const BodyFields& fields, v1::GenerateRequest* request) {
     return FieldError("stop",
                       StrCat("is ", TypeName(*stop), "; it must be a string or a list of strings"));
   } else if (stop != nullptr) {
-    for (size_t i = 0; i < stop->size(); ++i) {
-      ASSIGN_OR_RETURN(std::string text, ReadString(StrCat("stop[", i, "]"), (*stop)[i]));
-      request->add_stop_strings(std::move(text));
-    }
+    ASSIGN_OR_RETURN(const auto texts, ReadStrings("stop", *stop));
+    request->mutable_stop_strings()->Assign(texts.begin(), texts.end());
   }
   if (const Json* ids = fields.Find("stop_token_ids")) {
     ASSIGN_OR_RETURN(const auto values, ReadIds("stop_token_ids", *ids));

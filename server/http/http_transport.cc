@@ -20,6 +20,7 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "base/thread_name.h"
+#include "server/config/limits.h"
 #include "server/http/body_memory.h"
 #include "server/http/http_parser.h"
 #include "server/http/socket_stream.h"
@@ -109,8 +110,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
       Close(absl::UnavailableError("the server has stopped"));
       return;
     }
-    parser_ =
-        std::make_unique<HttpParser>(port_.options.max_head_bytes, port_.options.max_body_bytes);
+    parser_ = std::make_unique<HttpParser>(limits::kMaxMetadataBytes, limits::kMaxMessageBytes);
     phase_ = Phase::kIdle;
     SetDeadline(port_.options.idle_timeout);
     ParseOn();
@@ -458,7 +458,8 @@ std::string RejectionResponse(Rejection reason) {
       type = "rate_limit_error";
       message = "this address has too many connections (--max-connections-per-address)";
       break;
-    default: message = "the server is out of file descriptors";
+    case Rejection::kNoDescriptors: message = "the server is out of file descriptors"; break;
+    case Rejection::kBlocked: message = "this address is blocked"; break;
   }
   return StrCat("HTTP/1.1 ", status,
                 "\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"

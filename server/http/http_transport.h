@@ -40,8 +40,6 @@ struct TransportOptions {
   std::chrono::milliseconds head_timeout = std::chrono::seconds(10);
   std::chrono::milliseconds body_timeout = std::chrono::minutes(2);
   std::chrono::milliseconds idle_timeout = std::chrono::seconds(75);  // between requests
-  int64_t max_head_bytes = int64_t{16} << 10;
-  int64_t max_body_bytes = int64_t{32} << 20;
   // Bodies of all requests that are being read or answered; a request beyond it is answered with
   // 503. Where connections are limited per address, one address has half of it, and gets 429.
   int64_t max_total_body_bytes = int64_t{512} << 20;

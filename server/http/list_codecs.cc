@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <span>

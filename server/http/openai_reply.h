@@ -51,7 +51,6 @@ class LegacyLogprobs {
 
   // Appends the object of the tokens added since the last Take, and forgets them.
   void Take(std::string* out);
-  bool IsEmpty() const { return tokens_.empty(); }
 
  private:
   void AddToken(int32_t id);

@@ -45,7 +45,6 @@ struct CompletionRequest {
 };
 
 // Errors  INVALID_ARGUMENT: a field of the wrong type or out of range, or not supported
-//         NOT_FOUND: another model
 //         CANCELLED: ParseContext::should_stop returned true
 absl::StatusOr<CompletionRequest> ReadCompletion(const nlohmann::json& body,
                                                  const ParseContext& context);

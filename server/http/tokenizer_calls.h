@@ -1,4 +1,5 @@
-// The calls that the engine has no part in: models, tokenize, detokenize, tokenizer_info.
+// The calls that the engine has no part in: models, tokenize, detokenize, count_tokens,
+// tokenizer_info.
 #ifndef LSSAR_SERVER_HTTP_TOKENIZER_CALLS_H_
 #define LSSAR_SERVER_HTTP_TOKENIZER_CALLS_H_
 

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/quote.h"
 #include "base/str_cat.h"
@@ -62,10 +62,10 @@ bool TrustedProxies::ParseIp(std::string_view text, Ip* ip) {
 
 absl::StatusOr<TrustedProxies> TrustedProxies::Parse(std::string_view list) {
   TrustedProxies proxies;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    const std::string_view entry = Trim(list.substr(begin, end - begin));
-    begin = end + 1;
+  const std::vector<std::string> entries =
+      absl::StrSplit(absl::string_view(list.data(), list.size()), ',');
+  for (const std::string& part : entries) {
+    const std::string_view entry = Trim(part);
     if (entry == kUnix) {
       proxies.trusts_unix_ = true;
       continue;

@@ -125,7 +125,12 @@ struct GrpcConnections::State {
 
 std::optional<Rejection> GrpcConnections::State::OnAccepted(AcceptedConnection accepted) {
   FileDescriptor second(fcntl(accepted.socket.Get(), F_DUPFD_CLOEXEC, 0));
-  if (!second.IsOpen()) return Rejection::kNoDescriptors;
+  epoll_event event = {};
+  event.data.fd = second.Get();  // only EPOLLHUP and EPOLLERR, which are always reported
+  // Without either Sweep would never learn of the connection's end.
+  if (!second.IsOpen() || epoll_ctl(epoll.Get(), EPOLL_CTL_ADD, second.Get(), &event) != 0) {
+    return Rejection::kNoDescriptors;
+  }
   FileDescriptor first = std::move(accepted.socket);
   const int fd = second.Get();
   auto connection =
@@ -135,9 +140,6 @@ std::optional<Rejection> GrpcConnections::State::OnAccepted(AcceptedConnection a
     const std::lock_guard lock(mutex);
     by_peer[connection->peer.uri] = connection.get();
   }
-  epoll_event event = {};
-  event.data.fd = fd;  // only EPOLLHUP and EPOLLERR, which are always reported
-  epoll_ctl(epoll.Get(), EPOLL_CTL_ADD, fd, &event);
   connections.emplace(fd, std::move(connection));
   dispatcher->Add(std::move(first));
   return std::nullopt;

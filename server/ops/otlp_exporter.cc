@@ -11,12 +11,10 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "base/clock.h"
 #include "base/str_cat.h"
 #include "base/thread_name.h"
 #include "server/http/blocking_client.h"

@@ -7,7 +7,6 @@
 #include <map>
 #include <string>
 #include <tuple>
-#include <utility>
 
 #include "base/str_cat.h"
 #include "kernels/cuda/driver.h"

@@ -9,7 +9,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "kernels/cuda/emulation/emulated_gemm.h"
