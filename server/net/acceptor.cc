@@ -130,10 +130,13 @@ absl::Status Acceptor::State::Open() {
     error = *first_error;
   }
   if (!error) return absl::OkStatus();
-  return absl::UnavailableError(
-      StrCat(options.flag, " ", options.listen,
-             ": the port is in use, or the address does not belong to this machine; set ",
-             options.flag, " to another HOST:PORT, or to port 0 for any free port"));
+  const std::string reason = error == asio::error::address_in_use ? "the port is in use"
+                             : error == boost::system::errc::address_not_available
+                                 ? "the address does not belong to this machine"
+                                 : error.message();
+  return absl::UnavailableError(StrCat(options.flag, " ", options.listen, ": ", reason, "; set ",
+                                       options.flag,
+                                       " to another HOST:PORT, or to port 0 for any free port"));
 }
 
 void Acceptor::State::Wait(tcp::acceptor& listener) {

@@ -174,6 +174,12 @@ class ClientTest(unittest.TestCase):
             self.assertEqual(second.returncode, 1)
             self.assertIn(f"{flag} {address}: the port is in use", second.stderr)
             self.assertRegex(second.stderr, f"set {flag} to .*port 0")
+        # No machine has it (RFC 5737).
+        other = subprocess.run([SERVER, "--model", MODEL, "--listen", "192.0.2.1:0"],
+                               capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(other.returncode, 1)
+        self.assertIn("--listen 192.0.2.1:0: the address does not belong to this machine",
+                      other.stderr)
 
 
 def write_slow_checkpoint(directory):

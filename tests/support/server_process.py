@@ -44,7 +44,7 @@ class ServerProcess:
             stderr=subprocess.PIPE, text=True, preexec_fn=limit_files, env=environment)
         self.log = ""
         self.lines: list[dict[str, Any]] = []  # of the log
-        self._unread: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._unread: queue.Queue[dict[str, Any] | None] = queue.Queue()  # None: the log has ended
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         begun = self.wait_for(state)
@@ -52,18 +52,24 @@ class ServerProcess:
         self.http_address: str = begun["http_address"]
 
     def _read(self) -> None:
-        for text in self.process.stderr:
-            self.log += text
-            line = json.loads(text)
-            self.lines.append(line)
-            self._unread.put(line)
-        self.process.stderr.close()
+        try:
+            for text in self.process.stderr:
+                self.log += text
+                line = json.loads(text)
+                self.lines.append(line)
+                self._unread.put(line)
+        finally:
+            self._unread.put(None)
+            self.process.stderr.close()
 
     def wait_for(self, event: str) -> dict[str, Any]:
         """The next line of the log that tells of it."""
         deadline = time.monotonic() + 120
         while True:
             line = self._unread.get(timeout=max(0.1, deadline - time.monotonic()))
+            if line is None:
+                self._unread.put(None)
+                raise AssertionError(f"the server ended before {event}:\n{self.log}")
             if line["event"] == event:
                 return line
 
