@@ -105,6 +105,9 @@ constexpr std::array kGroups = std::to_array<Group>({
     // A template that reads `name` is refused when the checkpoint is loaded.
     {kHarmless, kMessage, "name annotations cache_control"},
     {kHarmless, kToolCall, "index"},
+    // What openai's parse() leaves in the messages that go back.
+    {kHarmless, kMessage, "parsed"},
+    {kHarmless, kCalledFunction, "parsed_arguments"},
     {kHarmless, kInputItem, "id status phase"},
     {kHarmless, kContentPart, "annotations cache_control citations logprobs"},
     {kHarmless, kResponsesBody,
