@@ -268,6 +268,30 @@ class OwnServerTest(unittest.TestCase):
                 with self.assertRaisesRegex(RuntimeError, f'limit {limit}[.]'):
                     OwnServer('x', program=str(program), environment=environment)
 
+    def test_it_serves_whatever_log_level_is_asked_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder, 'server')
+            program.write_text("""#!/bin/sh
+                echo '{"no JSON'
+                case "$*" in
+                  *--log-level*--log-level*) echo given twice; exit 1 ;;
+                  *'--log-level info'*'--threads 1') ;;
+                  *) echo not info; exit 1 ;;
+                esac
+                echo '{"event":"serving","http_address":"here:1"}'
+                exec sleep 600
+                """)
+            program.chmod(0o755)
+            for flags in ([], ['--log-level', 'error'], ['--log-level=off']):
+                with OwnServer('x', program=str(program), flags=[*flags, '--threads', '1'],
+                               environment={**os.environ, 'LSSAR_LOG_LEVEL': 'off'}) as server:
+                    self.assertEqual(server.http_address, 'here:1')
+
+    def test_the_server_tells_that_it_serves_without_the_usual_log_level(self):
+        with mock.patch.dict(os.environ, LSSAR_LOG_LEVEL='error'), \
+                LLM(MODEL, flags=['--log-level', 'off'], **SMALL) as llm:
+            self.assertTrue(llm.client.get_info().model_name)
+
     def test_what_cannot_be_started_is_an_error(self):
         with self.assertRaisesRegex(ValueError, 'null byte'):
             OwnServer('x\0', program='true')

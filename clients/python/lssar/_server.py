@@ -35,6 +35,29 @@ def _private_directory() -> str:
     return directory
 
 
+def _without_log_level(flags: Sequence[str]) -> list[str]:
+    """The flags but --log-level, which the server takes once."""
+    left = []
+    words = iter(flags)
+    for word in words:
+        if word == '--log-level':
+            next(words, None)
+        elif not word.startswith('--log-level='):
+            left.append(word)
+    return left
+
+
+def _serving_event(line: str) -> dict[str, str] | None:
+    """The event of a log line that says that the server serves, else None."""
+    if not line.startswith('{'):
+        return None
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):  # not a line of its log
+        return None
+    return event if event.get('event') == 'serving' else None
+
+
 def server_program() -> str:
     """The lssar-server that LSSAR_SERVER names (`lssar` names the one beside itself), else the one
     that belongs to this package, else the one in PATH.
@@ -69,7 +92,8 @@ class OwnServer:
         Args:
             model: checkpoint directory.
             program: path of the executable, or its name in PATH.
-            flags: of lssar-server, such as ('--threads', '4').
+            flags: of lssar-server, such as ('--threads', '4'). --log-level has no effect: the log
+                is read here.
             has_http: also opens an HTTP port, which each user of this machine can reach.
             environment: of the process; default: that of this one, with its LSSAR_ variables. Steps
                 have no limit of time where neither this nor a flag sets one.
@@ -82,7 +106,9 @@ class OwnServer:
         self._directory = _private_directory()
         self.address = f'unix:{self._directory}/socket'
         self._command = [*_end_with_parent(), path, '--model', model, '--listen', self.address,
-                         '--http-listen', '127.0.0.1:0' if has_http else 'off', *flags]
+                         '--http-listen', '127.0.0.1:0' if has_http else 'off',
+                         # A flag, so that no LSSAR_LOG_LEVEL hides the line "serving".
+                         '--log-level', 'info', *_without_log_level(flags)]
         self.http_address = ''
         # A slow device, or a process that waits for busy ones, is not a stuck one, and nobody would
         # start this server again.
@@ -126,11 +152,9 @@ class OwnServer:
         with process.stdout:
             for line in process.stdout:
                 self._log.append(line)
-                if not self._is_serving.is_set() and line.startswith('{'):
-                    event = json.loads(line)
-                    if event.get('event') == 'serving':
-                        self.http_address = event.get('http_address', '')
-                        self._is_serving.set()
+                if not self._is_serving.is_set() and (event := _serving_event(line)) is not None:
+                    self.http_address = event.get('http_address', '')
+                    self._is_serving.set()
         process.wait()
         self._is_serving.set()
 
