@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,8 @@ import threading
 import time
 import unittest
 from unittest import mock
+
+from lssar.run_batch import Answer, BatchError, Row, Sender
 
 CLI = os.environ['LSSAR_CLI']
 MODEL = 'models/zoo/lssar-6m'
@@ -72,6 +75,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *arguments):
         pass
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 120
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.01)
 
 
 def line(number, prompt=None, **fields):
@@ -135,10 +146,7 @@ class RunBatchTest(unittest.TestCase):
         process = subprocess.Popen(self.command('--max-concurrency', '8'))
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
-        deadline = time.monotonic() + 120
-        while not self.output.exists() or self.output.read_bytes().count(b'\n') < 20:
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
+        wait_until(lambda: self.output.exists() and self.output.read_bytes().count(b'\n') >= 20)
         # While it runs, no other process writes its output.
         other = self.run_batch()
         self.assertEqual(other.returncode, 1)
@@ -155,6 +163,60 @@ class RunBatchTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn('19 were answered before', done.stderr)
         self.expect_all(count)
+
+    def test_a_signal_ends_it_at_once_and_leaves_nothing(self):
+        self.input.write_text(line(1) + '\n' + line(2) + '\n')
+        program = self.input.with_name('server')
+        host, port = self.server.server_address
+        program.write_text(f"""#!/bin/sh
+            echo '{{"event":"serving","http_address":"{host}:{port}"}}'
+            exec sleep 600
+            """)
+        program.chmod(0o755)
+        for number, code, flags in ((signal.SIGINT, 130, ()), (signal.SIGTERM, 143, ()),
+                                    (signal.SIGTERM, 143, ('--model', 'x'))):
+            self.output.write_bytes(b'')
+            self.server.num_free = 1
+            self.server.prompts.clear()
+            with tempfile.TemporaryDirectory() as temporary:
+                process = subprocess.Popen(
+                    self.command('--max-concurrency', '1', *flags), stderr=subprocess.PIPE,
+                    env={**os.environ, 'TMPDIR': temporary, 'LSSAR_SERVER': str(program)})
+                self.addCleanup(process.wait)
+                self.addCleanup(process.kill)
+                wait_until(lambda: self.server.prompts['prompt 2'])
+                process.send_signal(number)
+                _, said = process.communicate(timeout=60)
+                self.assertEqual((process.returncode, said), (code, b''))
+                self.assertEqual(list(self.rows()), [1])
+                self.assertEqual(os.listdir(temporary), [])
+        self.server.num_free = None
+        self.assertEqual(self.run_batch().returncode, 0)
+        self.expect_all(2)
+
+    def test_a_peer_that_is_gone_is_found(self):
+        sender = Sender(self.server.url, None, 0)
+        self.addCleanup(sender.stop)
+        connection = sender._open()
+        self.addCleanup(connection.close)
+        self.assertIsNone(connection.sock.gettimeout())
+        self.assertTrue(connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+        self.assertEqual(connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+                         60_000)
+
+    def test_waits_as_long_as_the_server_says(self):
+        for retry_after, waits in ((25.0, [25.0]), (0.0, [0.1]), (601.0, [])):
+            sender = Sender('x', None, 600)
+            sender._must_stop = mock.Mock(**{'wait.return_value': False})
+            sender._send = mock.Mock(side_effect=[(Answer(429, '', b''), True, retry_after),
+                                                  (Answer(200, '', b''), False, None)])
+            row = Row(1, 'a', '/v1/score', b'', None)
+            if waits:
+                self.assertEqual(sender.send(row).status, 200)
+            else:
+                with self.assertRaisesRegex(BatchError, 'line 1: no answer .status 429'):
+                    sender.send(row)
+            self.assertEqual([call.args[0] for call in sender._must_stop.wait.mock_calls], waits)
 
     def test_broken_lines_are_errors_of_their_own(self):
         lines = [line(1), '{"custom_id": "x"', '[1]', '', line(5, 'bad'), line(6, method='GET'),

@@ -29,7 +29,6 @@ import os
 import pathlib
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -585,9 +584,6 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> int:
     """The console script. -> exit code."""
     from lssar.types import LssarError
-
-    # A service manager's stop ends the package's programs too.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
     def work() -> None:
         given = arguments(words)

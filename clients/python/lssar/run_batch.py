@@ -11,7 +11,8 @@ OUT gets one line for each line of IN, in the order in which they are answered:
 
 id has the number of the line in IN, which counts from 1. A request that the server refuses has its
 answer as the body, and an error. A line that is no request has an error and no response. OUT is
-written line by line: after a crash, run the same command again, and it answers the rest.
+written line by line: after a crash, run the same command again, and it answers the rest. An
+interrupt (Ctrl-C, SIGTERM) ends the run at once, without the answers under way.
 
 Exit codes: 0 every line has an answer with status 200, 1 otherwise; 2 wrong usage. With API keys:
 LSSAR_API_KEY.
@@ -22,11 +23,13 @@ from __future__ import annotations
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import fcntl
 import hashlib
 import http.client
 import json
 import os
+import socket
 import ssl
 import sys
 import threading
@@ -47,6 +50,11 @@ ID_PREFIX = 'batch_req_'
 ANSWER_START = f'{{"id": "{ID_PREFIX}'.encode()  # what Output writes
 NO_ANSWER = 'is no answer of `lssar run-batch`; give another OUT, or remove it'
 FIRST_WAIT_S, LAST_WAIT_S = 0.1, 10.0
+CONNECT_TIMEOUT_S = 10.0
+# An answer may take any time. A peer whose machine or network is gone is found within a minute.
+# Systems other than Linux lack some of these.
+TCP_OPTIONS = (('TCP_KEEPIDLE', 30), ('TCP_KEEPINTVL', 10), ('TCP_KEEPCNT', 3),
+               ('TCP_USER_TIMEOUT', 60_000))
 
 
 class BatchError(Exception):
@@ -235,27 +243,59 @@ class Sender:
             self._headers['Authorization'] = f'Bearer {key}'
         self._patience_s = patience_s
         self._local = threading.local()
-        self.must_stop = threading.Event()
+        self._lock = threading.Lock()
+        self._sockets: dict[int, socket.socket] = {}  # by thread
+        self._must_stop = threading.Event()
 
-    def _connect(self) -> http.client.HTTPConnection:
-        if self._is_https:
-            return http.client.HTTPSConnection(self._host, self._port,
-                                               context=ssl.create_default_context())
-        return http.client.HTTPConnection(self._host, self._port)
+    def stop(self) -> None:
+        """Ends the requests in flight and those to come: send() fails."""
+        with self._lock:
+            self._must_stop.set()
+            for each in self._sockets.values():
+                with contextlib.suppress(OSError):  # closed already
+                    # Not SSLSocket's, which takes TLS away from the thread that reads.
+                    socket.socket.shutdown(each, socket.SHUT_RDWR)
+
+    def _open(self) -> http.client.HTTPConnection:
+        """This thread's connection. Errors: OSError."""
+        connection: http.client.HTTPConnection | None
+        connection = getattr(self._local, 'connection', None)
+        if connection is None:
+            connection = self._local.connection = (
+                http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S,
+                                            context=ssl.create_default_context())
+                if self._is_https else
+                http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S))
+        if connection.sock is None:  # at first, or the server has closed it
+            connection.connect()
+            connection.sock.settimeout(None)
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in TCP_OPTIONS:
+                if hasattr(socket, name):
+                    connection.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            with self._lock:
+                self._sockets[threading.get_ident()] = connection.sock
+        self._check()
+        return connection
+
+    def _check(self) -> None:
+        """Errors: ConnectionAbortedError after stop()."""
+        if self._must_stop.is_set():
+            raise ConnectionAbortedError('the run ends')
 
     def _send(self, row: Row) -> tuple[Answer, bool, float | None]:
         """The answer, whether another may come later, and Retry-After. Errors: OSError,
         HTTPException."""
-        connection = getattr(self._local, 'connection', None)
-        if connection is None:
-            connection = self._local.connection = self._connect()
         try:
+            connection = self._open()
             connection.request('POST', self._base + row.url, row.body, self._headers)
             reply = connection.getresponse()
             body = reply.read()
+            self._check()  # the end of the connection may have been that of a body
         except (OSError, http.client.HTTPException):
-            connection.close()
-            self._local.connection = None
+            if (broken := getattr(self._local, 'connection', None)) is not None:
+                broken.close()
+                self._local.connection = None
             raise
         try:
             wait = float(reply.headers.get('Retry-After', ''))
@@ -279,8 +319,8 @@ class Sender:
                 problem = f'status {answered.status}: {text}'
             except (OSError, http.client.HTTPException) as error:
                 problem = f'{type(error).__name__}: {error}'
-            pause = max(wait, min(retry_after or 0.0, LAST_WAIT_S))
-            if time.monotonic() + pause > give_up or self.must_stop.wait(pause):
+            pause = max(wait, retry_after or 0.0)
+            if time.monotonic() + pause > give_up or self._must_stop.wait(pause):
                 raise BatchError(f'line {row.number}: no answer ({problem})')
             wait = min(2 * wait, LAST_WAIT_S)
 
@@ -331,7 +371,7 @@ def run(path: str, output: Output, sender: Sender, concurrency: int) -> tuple[in
             while running:
                 finish_first()
         except BaseException:
-            sender.must_stop.set()
+            sender.stop()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     if num_before != len(output.done):
@@ -360,8 +400,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('--max-concurrency', metavar='N', type=int, default=32,
                         help='requests at the same time [1 to 1024; default %(default)s]')
     parser.add_argument('--patience', metavar='SECONDS', type=float, default=600,
-                        help='repeat a request this long while the server is busy or away '
-                        '[default %(default)s]')
+                        help='repeat a request this long while the server is busy or away; the '
+                        'answer itself may take any time [default %(default)s]')
     given = parser.parse_args(arguments)
     if not 1 <= given.max_concurrency <= 1024:
         parser.error(f'--max-concurrency is {given.max_concurrency}; it must be in [1, 1024]')
