@@ -320,6 +320,19 @@ class Cases:
                 self.call(address, 'score_many', items)
         self.assertEqual(caught.exception.code, 'INVALID_ARGUMENT')
 
+    def test_the_calls_before_a_wrong_item_give_their_results(self):
+        def broken(item):
+            yield from [item] * 70
+            raise OSError('the disk is gone')
+
+        for name, item, wrong in (('score_many', ('a', ['b']), 5), ('embed_many', 'a', 5.5)):
+            with self.subTest(name), serve(ScriptedService()) as address:
+                for items, error in ((lambda: [item] * 70 + [wrong], TypeError),
+                                     (lambda: broken(item), OSError)):
+                    self.assertEqual(len(self.first(address, name, 64, items())), 64)
+                    with self.assertRaises(error):
+                        self.call(address, name, items())
+
     def test_a_missing_score_is_an_error(self):
         with serve(ScriptedService(left_out=[(0, 1)])) as address:
             with self.assertRaisesRegex(LssarError, 'left out 1'):
@@ -348,6 +361,10 @@ class Cases:
         self.assertEqual([answer.text for [answer] in answers],
                          [prompt.upper() for prompt in prompts])
         self.assertEqual(service.most_at_once, 3)
+
+    def test_a_concurrency_that_is_no_number(self):
+        with self.assertRaisesRegex(TypeError, "concurrency must be a whole number, not '2'"):
+            self.call('127.0.0.1:1', 'complete_many', ['a'], concurrency='2')
 
     def test_leaving_many_prompts_early_cancels_the_rest(self):
         service = ScriptedService(delay_s=600, quick=['0'])

@@ -142,6 +142,8 @@ class LlmTest(unittest.TestCase):
         halves = list(self.llm.client.hidden_states(ids, layers=layers, dtype='fp16'))
         halves = numpy.concatenate([block.values for block in halves])
         self.assertEqual(halves.dtype, numpy.float16)
+        [only] = self.llm.client.hidden_states('The', pooling='last', dtype='fp16')
+        self.assertTrue(only.values.flags.writeable)
         self.assertTrue((halves == whole.astype(numpy.float16)).all())
 
     def test_hidden_states_of_a_long_text_come_in_blocks(self):
@@ -217,6 +219,13 @@ class LlmTest(unittest.TestCase):
             code, _, errors = run(*wrong)
             self.assertEqual(code, 1)
             self.assertIn(message, errors)
+
+    def test_lssar_kl_sends_the_api_key(self):
+        with mock.patch.dict(os.environ, LSSAR_API_KEY='secret'), \
+                mock.patch.object(kl, 'Client') as client, contextlib.ExitStack() as stack:
+            client.return_value.__enter__.return_value = client.return_value
+            kl.Side.parse('host:1').open(stack)
+        client.assert_called_once_with('host:1', api_key='secret')
 
     def test_steering(self):
         vector = numpy.linspace(-1, 1, 256, dtype=numpy.float32)

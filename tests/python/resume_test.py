@@ -225,10 +225,12 @@ class Cases:
         self.assertEqual(len(second.tokens.ids) + second.max_tokens, 60)
 
     def test_what_cannot_be_continued_starts_again(self):
-        for prompt, options in (('ab', {'n': 2}), ([('user', 'ab')], {}),
-                                ('ab', {'presence_penalty': 0.5}),
-                                ('ab', {'frequency_penalty': 0.5}), ('ab', {'echo': True}),
-                                ('ab', {'regex': '.*'}), ('ab', {'choice': ['a']})):
+        # The text after it begins with a whole character, so a continuation would be possible.
+        for prompt, options in (('abcd', {'n': 2}), ([('user', 'abcd')], {}),
+                                ('abcd', {'presence_penalty': 0.5}),
+                                ('abcd', {'frequency_penalty': 0.5}), ('abcd', {'echo': True}),
+                                ('abcd', {'bad_words': ['a movie']}),
+                                ('abcd', {'regex': '.*'}), ('abcd', {'choice': ['a']})):
             with self.subTest(prompt=prompt, **options):
                 first, second = self.expect_same(prompt, [11], max_tokens=20, prompt_logprobs=0,
                                                  **options)

@@ -568,7 +568,8 @@ class ArrayReplies:
 
         self._num_blocks += 1
         vectors = reply.vectors
-        values = (numpy.frombuffer(vectors.fp16_values, '<f2') if vectors.fp16_values else
+        # A copy: an array over the reply's bytes could not be written.
+        values = (numpy.frombuffer(vectors.fp16_values, '<f2').copy() if vectors.fp16_values else
                   numpy.array(vectors.values, numpy.float32))
         return types.HiddenStates(
             vectors.first, values.reshape(-1, max(1, vectors.num_layers), vectors.size))

@@ -6,8 +6,9 @@ Every rpc only reads, and the same request gives the same bits, so a broken call
 - Score, Embed and CaptureAttention start again: their results are handed over when all are there.
 - Generate goes on where it ended: the tokens so far become a part of the prompt. Sampling depends
   on (seed, choice, position) and on the tokens before, so the text is what it would have been.
-- Where that does not hold (several choices, a chat, echo, penalties on the output's own tokens),
-  Generate starts again with the same seed, and what was received before is left out.
+- Where that does not hold (several choices, a chat, echo, penalties on the output's own tokens,
+  bad words, which are looked for in the output alone), Generate starts again with the same seed,
+  and what was received before is left out.
 """
 
 from __future__ import annotations
@@ -234,6 +235,7 @@ class Generation:
         return (len(self._choices) == 1 and not request.HasField('chat') and not request.echo
                 and not request.sampling.presence_penalty
                 and not request.sampling.frequency_penalty
+                and not request.sampling.bad_words
                 and request.WhichOneof('constraint') is None
                 and choice.num_whole_tokens > 0 and not choice.is_finished)
 

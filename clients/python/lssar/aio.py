@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import numbers
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
 from typing import Generic, Self, TypeVar, Unpack
 
@@ -127,10 +128,20 @@ async def _in_order(calls: AsyncIterable[_Pending[Request, Reply, T]], items: ob
                     progress: bool, name: str) -> AsyncGenerator[T, None]:
     """Yields the results of each call, and shows a bar `name` over `items` with `progress`.
 
-    Asks for the next call while the one before it runs.
+    Asks for the next call while the one before it runs. Where there is none because of an error,
+    the results of the calls before come first.
     """
     bar = _batches.Progress[T](items, progress, name)
     window: collections.deque[_Pending[Request, Reply, T]] = collections.deque()
+    failure: Exception | None = None
+
+    async def calls_before_failure() -> AsyncIterator[_Pending[Request, Reply, T]]:
+        nonlocal failure
+        try:
+            async for each in calls:
+                yield each
+        except Exception as error:
+            failure = error
 
     async def results() -> Iterable[T]:
         call, collector = window[0]
@@ -140,7 +151,7 @@ async def _in_order(calls: AsyncIterable[_Pending[Request, Reply, T]], items: ob
         return collector.results()
 
     try:
-        async for each in calls:
+        async for each in calls_before_failure():
             window.append(each)
             if len(window) == _batches.CALLS_IN_FLIGHT:
                 for result in await results():
@@ -148,6 +159,8 @@ async def _in_order(calls: AsyncIterable[_Pending[Request, Reply, T]], items: ob
         while window:
             for result in await results():
                 yield bar.count(result)
+        if failure is not None:
+            raise failure
     finally:
         for call, _ in window:
             call.cancel()
@@ -249,7 +262,7 @@ class AsyncClient:
     def generate(self, prompt: types.Prompt,
                  **options: Unpack[types.GenerateOptions]) -> AsyncIterator[str]:
         """Yields the text of one choice, piece by piece. Takes no option n."""
-        if options.get('n', 1) != 1:
+        if options.get('n') not in (None, 1):
             raise TypeError('generate() yields one text; use complete() or stream() with n')
         return self._pieces(self.stream(prompt, **options))
 
@@ -288,6 +301,8 @@ class AsyncClient:
             progress: show a tqdm bar.
         """
         _batches.check_items(prompts, 'complete_many', 'a list of prompts')
+        if not isinstance(concurrency, numbers.Integral):
+            raise TypeError(f'concurrency must be a whole number, not {concurrency!r}')
         if concurrency < 1:
             raise ValueError(f'concurrency is {concurrency}: at least 1')
         return self._complete_many(prompts, concurrency, progress, _requests.settled(options))

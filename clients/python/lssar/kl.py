@@ -43,6 +43,7 @@ EXAMPLES = '''
 A and B are checkpoint directories, or HOST:PORT or unix:PATH of servers, each with settings behind
 commas: those of lssar-server for a directory (dtype, kv-cache-dtype, device, threads,
 max-model-len, kv-cache-memory), and p, kind, phi for another attention than the checkpoint's.
+Servers with API keys: LSSAR_API_KEY.
 
 Examples:
   lssar kl model model,kv-cache-dtype=int8 --ids held_out.bin
@@ -178,7 +179,8 @@ class Side:
     def open(self, stack: contextlib.ExitStack) -> Client:
         """Connects, to a private server for a directory."""
         if not os.path.isdir(self.where):
-            return stack.enter_context(Client(self.where))
+            return stack.enter_context(Client(self.where,
+                                              api_key=os.environ.get('LSSAR_API_KEY')))
         return stack.enter_context(LLM(self.where, flags=self.flags,
                                        allow_attention_override=bool(self.options))).client
 

@@ -277,7 +277,7 @@ class Generate(_Task[types.Prompt, types.Generation]):
         self._prompt = prompt
         self._concurrency = concurrency
         self._options: types.GenerateOptions = options or {}
-        if self._options.get('n', 1) != 1:
+        if self._options.get('n') not in (None, 1):
             raise ValueError('options has n: each row gets one completion')
         super().__init__(server, model, program, flags, api_key, tls, checkpoint_hash, retry,
                          prefix)
