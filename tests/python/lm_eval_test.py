@@ -78,6 +78,7 @@ class LmEvalTest(unittest.TestCase):
                 {'tasks': generate, 'model_args': f'{server},max_length=16384'},
                 {'tasks': generate, 'model_args': f'{server},max_lenght=5'},
                 {'tasks': generate, 'model_args': server, 'gen_kwargs': 'num_beams=4'},
+                {'tasks': generate, 'model_args': f'{server},max_length={MAX_GEN_TOKS}'},
                 {'tasks': choice, 'model_args': server, 'apply_chat_template': True},
                 {'tasks': choice, 'model_args': f'{server},p=5'}]
         done = run(python, HERE / 'run_lm_eval.py', HERE / 'tasks', json.dumps(runs),
@@ -192,6 +193,7 @@ class LmEvalTest(unittest.TestCase):
     def test_arguments_that_cannot_be_served_are_errors(self):
         for error, sentence in zip(self.errors, (
                 'server takes 1 to 16383', 'max_lenght', r"generation arguments \['num_beams'\]",
+                f'max_gen_toks is {MAX_GEN_TOKS}: it must be less than max_length',
                 'scores texts and token ids, not chats', '--allow-attention-override'),
                 strict=True):
             self.assertRegex(error, sentence)

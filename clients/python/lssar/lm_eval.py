@@ -272,11 +272,12 @@ class LssarLM(LM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """The text that follows each context, up to the first stop string."""
         results: list[str] = []
+        batches = [list(group) for _, group in itertools.groupby(
+            (request.args for request in requests), key=lambda args: repr(args[1]))]
+        # All of them before the first request.
+        arguments = [self._options(batch[0][1]) for batch in batches]
         with tqdm(total=len(requests), desc='generate_until', disable=disable_tqdm) as bar:
-            for _, group in itertools.groupby((request.args for request in requests),
-                                              key=lambda args: repr(args[1])):
-                batch = list(group)
-                options, stops = to_options(batch[0][1], self.max_gen_toks)
+            for batch, (options, stops) in zip(batches, arguments, strict=True):
                 if self._override:
                     options['attention_override'] = self._override['attention_override']
                 prompts = (self._prompt(context, options['max_tokens']) for context, _ in batch)
@@ -289,11 +290,19 @@ class LssarLM(LM):
                     bar.update()
         return results
 
+    def _options(self, kwargs: Mapping[str, object]) -> tuple[GenerateOptions, list[str]]:
+        """to_options(). Errors: ValueError, also where the window has no space for a context."""
+        options, stops = to_options(kwargs, self.max_gen_toks)
+        if options['max_tokens'] >= self.max_length:
+            raise ValueError(f'max_gen_toks is {options["max_tokens"]}: it must be less than '
+                             f'max_length, {self.max_length}, so that contexts have space')
+        return options, stops
+
     def _prompt(self, context: str, max_tokens: int) -> Prompt:
         if self._is_chat:
             messages = json.loads(context)
             return [(message['role'], message['content']) for message in messages]
-        most = max(1, self.max_length + 1 - max_tokens)
+        most = self.max_length + 1 - max_tokens
         if not context:
             return [self.prefix_token_id]
         if most_tokens(context) <= most:
