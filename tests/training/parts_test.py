@@ -46,6 +46,24 @@ class CorpusTest(unittest.TestCase):
             self.assertEqual(list(corpus.texts(root)), ['One.\nTwo.', 'Three.', 'Four.'])
             self.assertEqual(list(corpus.dialogs(root)), ['<|user|>Hi<|assistant|>Ho'])
 
+    def test_a_line_that_is_no_dialog_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, 'b.jsonl')
+            good = json.dumps({'messages': [{'role': 'user', 'content': 'Hi'}]})
+            path.write_text(f'{good}\n\n  \n{good}\n')
+            self.assertEqual(list(corpus.dialogs(folder)), ['<|user|>Hi'] * 2)
+            for wrong in ('{', '[]', '{"messages": []}', '{"messages": [{"role": "user"}]}',
+                          '{"messages": 5}', '{"messages": [{"role": "user", "content": null}]}'):
+                path.write_text(f'{good}\n\n{wrong}\n')
+                with self.assertRaisesRegex(SystemExit, f'{path}:3: must be '):
+                    list(corpus.dialogs(folder))
+            path.write_text(good.replace('user', 'system'))
+            with self.assertRaisesRegex(
+                    SystemExit, f"{path}:1: the role 'system' must be one of user, assistant"):
+                list(corpus.dialogs(folder))
+            self.assertEqual(list(corpus.messages(folder)),
+                             [[{'role': 'system', 'content': 'Hi'}]])
+
     def test_split_is_by_document_without_duplicates(self):
         documents = [sentence(seed) for seed in range(400)]
         train_part, held_out = prepare.split(documents + documents[::-1], 0.2)

@@ -30,14 +30,9 @@ def questions(directory, but):
     but: a file of the directory that is not read.
     """
     found = set()
-    for path in corpus.files(directory, '.jsonl'):
-        if path.resolve() == pathlib.Path(but).resolve():
-            continue
-        with corpus.open_text(path) as file:
-            for line in file:
-                first = json.loads(line)['messages'][0]
-                if first['role'] == 'user' and len(first['content']) <= MAX_CHARACTERS:
-                    found.add(first['content'].strip())
+    for first, *_ in corpus.messages(directory, but):
+        if first['role'] == 'user' and len(first['content']) <= MAX_CHARACTERS:
+            found.add(first['content'].strip())
     ordered = sorted(found - {''})
     random.Random(0).shuffle(ordered)
     return ordered
