@@ -1,10 +1,14 @@
 """models/training/heal: the decoder, the two stages, resuming, and the delta, on tiny models."""
 
+import contextlib
 import dataclasses
+import importlib.util
 import io
 import itertools
 import json
+import math
 import pathlib
+import shutil
 import sys
 import tempfile
 import unittest
@@ -103,6 +107,14 @@ class RunFolder(unittest.TestCase):
 
     def make_run(self, **options):
         return heal.Run(budgets.PRESETS['smoke'], self.folder, **options)
+
+    def with_steps(self, steps, **changes):
+        """A run with so many steps of distillation, and little held-out text."""
+        smoke = budgets.PRESETS['smoke']
+        run = heal.Run(dataclasses.replace(smoke, distil=dataclasses.replace(
+            smoke.distil, steps=steps, **changes)), self.folder)
+        run.lengths = (32,)
+        return run
 
     def finished(self, run, is_stopped=lambda: False):
         heal.train(run, is_stopped, out=io.StringIO())
@@ -325,6 +337,59 @@ class ResumeTest(RunFolder):
             with unittest.mock.patch('heal.time.perf_counter', side_effect=clock):
                 self.assertIs(heal.is_bf16_faster('cpu'), is_faster)
 
+    def test_a_finished_run_goes_on_with_more_steps(self):
+        state = self.finished(self.with_steps(6))
+        self.assertEqual((state['stage'], state['step']), (2, 6))
+        same, more, old = self.with_steps(6), self.with_steps(9), self.with_steps(9)
+        same.resume(state)
+        before = pathlib.Path(f'{self.folder}/state.pt').read_bytes()
+        self.finished(same)  # nothing to do
+        self.assertEqual(pathlib.Path(f'{self.folder}/state.pt').read_bytes(), before)
+        more.resume(state)
+        self.assertEqual((more.stage, more.step), (1, 6))
+        self.assertEqual(more.optimizer.state_dict()['state'].keys(),
+                         state['optimizer']['state'].keys())
+        more.train_step()
+        self.assertEqual((more.step, more.tokens > state['tokens']), (7, True))
+        old.resume({**state, 'step': 0})  # of a version that did not say how many there were
+        self.assertTrue(old.is_finished())
+
+    def test_another_base_or_corpus_is_refused(self):
+        words = ['--out', self.folder, '--base', 'a.gguf', '--corpus', 'texts']
+        for made in 'teacher/config.json', 'data/prepare.json':
+            pathlib.Path(self.folder, made).unlink(missing_ok=True)
+        heal.check_sources(heal.arguments([*words[:2], '--base', 'wrong']))  # imported nothing
+        heal.check_sources(heal.arguments(words))
+        for made in 'teacher/config.json', 'data/prepare.json':
+            pathlib.Path(self.folder, made).touch()
+        for given in words, words[:2], words[:4]:
+            heal.check_sources(heal.arguments(given))
+        for flag, first in ('base', 'a.gguf'), ('corpus', 'texts'):
+            with self.assertRaisesRegex(SystemExit, f'--{flag} /.*/{first}, not /.*/other: '):
+                heal.check_sources(heal.arguments([*words, f'--{flag}', 'other']))
+        pathlib.Path(self.folder, 'sources.json').unlink()  # as in a run of an earlier version
+        heal.check_sources(heal.arguments(words))
+
+    def test_a_run_that_diverges_ends_and_keeps_its_state(self):
+        self.finished(self.with_steps(6), is_stopped=iter([False] * 8 + [True]).__next__)
+        before = pathlib.Path(f'{self.folder}/state.pt').read_bytes()
+        run = self.with_steps(6, lr=1e30, vector_lr=1e30)
+        run.resume(torch.load(f'{self.folder}/state.pt'))
+        with self.assertRaisesRegex(SystemExit, 'distil, step [4-6]: .* not finite'):
+            self.finished(run)
+        self.assertEqual(pathlib.Path(f'{self.folder}/state.pt').read_bytes(), before)
+        self.assertNotIn('NaN', pathlib.Path(f'{self.folder}/log.jsonl').read_text())
+        next(iter(run.trained.values())).data[0] = math.nan
+        with self.assertRaisesRegex(SystemExit, 'has values that are not finite'):
+            run.save(f'{self.folder}/state.pt')
+        next(iter(run.average.values())).data[0] = math.nan
+        with self.assertRaisesRegex(SystemExit, 'is not finite: the run has diverged'):
+            differences.write(run)
+
+    def test_rows_that_the_teacher_cannot_read_are_refused_at_the_start(self):
+        with self.assertRaisesRegex(SystemExit, '--rows: rows of 300 tokens are no whole number'):
+            self.with_steps(6, cycle=((4, 64), (1, 300)))
+
     def test_another_seed_is_refused(self):
         self.finished(self.make_run())
         with self.assertRaises(SystemExit):
@@ -422,6 +487,61 @@ class TokenizerTest(unittest.TestCase):
             streams.open_tokenizer(folder)
 
 
+    def test_chat_templates_are_those_of_the_import(self):
+        with tempfile.TemporaryDirectory() as folder:
+            settings, template = (pathlib.Path(folder, name) for name in (
+                'tokenizer_config.json', 'chat_template.jinja'))
+            settings.write_text(json.dumps({
+                'eos_token': {'content': '<end>'}, 'bos_token': '<s>',
+                'chat_template': [{'name': 'tool_use', 'template': 'x'},
+                                  {'name': 'default', 'template': 'listed'}]}))
+            special = {'bos_token': '<s>', 'eos_token': '<end>'}
+            self.assertEqual(streams.chat_settings(folder), ('listed', special))
+            template.write_text('a file of its own')
+            self.assertEqual(streams.chat_settings(folder), ('a file of its own', special))
+            template.unlink()
+            settings.write_text('{"chat_template": 5}')
+            with self.assertRaisesRegex(SystemExit, 'chat_template must be a text'):
+                streams.chat_settings(folder)
+
+    def write_tokenizer(self, folder, template):
+        zoo = recipe.FOLDER.parents[1] / 'models/zoo/lssar-6m'
+        for name in 'tokenizer.model', 'config.json':
+            shutil.copy(zoo / name, folder)
+        pathlib.Path(folder, 'chat_template.jinja').write_text(template)
+
+    def test_chat_templates_run_in_the_sandbox(self):
+        jinja2, sandbox = unittest.mock.Mock(spec=['TemplateError']), unittest.mock.Mock(
+            spec=['ImmutableSandboxedEnvironment', 'SecurityError'])
+        sandbox.ImmutableSandboxedEnvironment.return_value.globals = {}
+        packages = {'jinja2': jinja2, 'jinja2.sandbox': sandbox}
+        with tempfile.TemporaryDirectory() as folder, \
+                unittest.mock.patch('streams.package', packages.get), \
+                unittest.mock.patch('streams.open_tokenizer',
+                                    lambda _: (None, None, {'</s>': 2}.get)):
+            self.write_tokenizer(folder, 'text')
+            jinja2.TemplateError = sandbox.SecurityError = ValueError
+            streams.Tokenizer(folder)
+        environment = sandbox.ImmutableSandboxedEnvironment
+        environment.return_value.from_string.assert_called_once_with('text')
+
+    @unittest.skipUnless(importlib.util.find_spec('jinja2'), 'jinja2 is not installed')
+    def test_chat_templates_run_no_code(self):
+        said = [{'role': 'user', 'content': 'Hi'}]
+        with tempfile.TemporaryDirectory() as folder:
+            ran = pathlib.Path(folder, 'ran')
+            self.write_tokenizer(
+                folder, "{{ cycler.__init__.__globals__.os.popen('touch %s').read() }}" % ran)
+            with self.assertRaisesRegex(SystemExit, 'does what no template may'):
+                streams.Tokenizer(folder).chat(said)
+            self.assertFalse(ran.exists())
+            self.write_tokenizer(folder, '{% if %}')
+            with self.assertRaisesRegex(SystemExit, 'the chat template cannot be read'):
+                streams.Tokenizer(folder)
+            self.write_tokenizer(folder, '{{ messages[0].content }}{{ eos_token }}')
+            self.assertEqual(streams.Tokenizer(folder).chat(said), 'Hi')
+
+
 class RowsTest(RunFolder):
 
     def test_shares_and_lengths(self):
@@ -491,6 +611,36 @@ class RowsTest(RunFolder):
         many = sum(streams.pack((str(i) for i in range(10**6)), Bytes(), path, 1000))
         self.assertTrue(1000 <= many < 3000, many)
 
+    def test_too_few_documents_are_named_before_anything_is_kept(self):
+        class Bytes:
+            vocabulary, end = 256, 0
+
+            def encode(self, texts):
+                return [list(text.encode()) for text in texts]
+
+            def place(self, text):
+                return list(text.encode()), range(len(text))
+
+            def chat(self, messages):
+                return ''.join(each['content'].strip() for each in messages)
+
+        corpus = pathlib.Path(self.folder, 'corpus')
+        corpus.mkdir()
+        (corpus / 'a.txt').write_text('<|endoftext|>\n'.join(
+            f'Document {i}. It has words. ' * 9 + '\n' for i in range(40)))
+
+        def run(share, val_ids):
+            with contextlib.redirect_stdout(io.StringIO()):
+                streams.run(corpus, Bytes(), self.folder + '/new', 1000, 50, (), share, val_ids)
+
+        for share, val_ids, counts in ((0.004, 99, '0 of 40 .* 0 ids'), (1, 99, '40 of 40'),
+                                       (0.5, 10**6, r'\d+ of 40 .* must have 1000000 or more')):
+            with self.assertRaisesRegex(SystemExit, f'corpus: {counts}.*give another --held-out'):
+                run(share, val_ids)
+            self.assertFalse(pathlib.Path(self.folder, 'new/prepare.json').exists())
+        run(0.5, 99)
+        self.assertTrue(pathlib.Path(self.folder, 'new/prepare.json').exists())
+
     def test_answers_are_marked_by_token(self):
         class Words:
             vocabulary = 256
@@ -549,6 +699,17 @@ class AnswersTest(unittest.TestCase):
 
 
 class CurveTest(RunFolder):
+
+    def test_a_log_that_was_cut_is_no_obstacle(self):
+        log = pathlib.Path(f'{self.folder}/log.jsonl')
+        log.write_bytes(b'{"stage": "transfer", "tokens": 1, "loss": 1}\n{"stage": "tr\xc3')
+        self.finished(self.with_steps(6), is_stopped=lambda: True)
+        self.assertEqual(log.read_bytes().splitlines()[1], b'{"stage": "tr\xc3')
+        self.assertEqual(curve.read(log)[1]['device'], 'cpu')
+        with unittest.mock.patch('curve.draw', side_effect=ValueError), \
+                self.assertRaises(ValueError):
+            heal.finish(self.make_run())
+        self.assertTrue(pathlib.Path(f'{self.folder}/delta/delta.json').exists())
 
     def test_figure_shows_both_stages(self):
         self.finished(self.make_run())

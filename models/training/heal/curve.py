@@ -13,9 +13,15 @@ COLOURS = ('#2563eb', '#dc2626', '#059669', '#9333ea')
 
 
 def read(path):
-    """The lines of a log, in order."""
-    with open(path, encoding='utf-8') as file:
-        return [json.loads(line) for line in file]
+    """The lines of a log, in order, without those that a full disk or a power cut left broken."""
+    lines = []
+    with open(path, encoding='utf-8', errors='replace') as file:
+        for line in file:
+            try:
+                lines.append(json.loads(line))
+            except ValueError:
+                pass
+    return [line for line in lines if isinstance(line, dict)]
 
 
 def smooth(points, num_points=120):

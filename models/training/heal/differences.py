@@ -66,7 +66,10 @@ def powers_of(directory):
 
 
 def write(run):
-    """Writes RUN/delta from the averaged weights."""
+    """Writes RUN/delta from the averaged weights. Exits where some are not finite."""
+    for name, tensor in run.average.items():
+        if not torch.isfinite(tensor).all():
+            raise SystemExit(f'{run.directory}: {name} is not finite: the run has diverged')
     config, tensors, metadata = _teacher(run)
     with open(f'{run.directory}/teacher/import.json', encoding='utf-8') as file:
         imported = json.load(file)

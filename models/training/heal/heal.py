@@ -36,6 +36,7 @@ import rows  # noqa: E402
 import stages  # noqa: E402
 
 STAGES = ('transfer', 'distil')
+SOURCES = 'sources.json'  # in RUN: absolute paths of its base and corpus
 LOG_STEPS = 10
 LENGTHS = (512, 2048)  # of the held-out rows
 HELD_OUT_TOKENS = 8192  # of each length
@@ -78,6 +79,13 @@ def chosen_bf16(given, state, preset, device):
     return preset.bf16 and is_bf16_faster(device)
 
 
+def evaluation_lengths(shape):
+    """LENGTHS, within what a model with learned positions reads."""
+    if shape.position_kind != 'learned':
+        return LENGTHS
+    return sorted({min(length, shape.positions) for length in LENGTHS})
+
+
 def is_trained(name):
     """The attention's matrices and biases, and every norm."""
     return '.attn.' in name or '.ln_' in name or name.startswith('ln_f')
@@ -94,12 +102,16 @@ class Run:
         self.device = torch.device(device)
         config, tensors = read_teacher(f'{directory}/teacher')
         shape, vocabulary = decoder.shape_of(config), config['vocab_size']
-        self.lengths = LENGTHS
+        self.lengths = evaluation_lengths(shape)
         if shape.position_kind == 'learned':
             preset = self.preset = dataclasses.replace(
                 preset, transfer=preset.transfer.within(shape.positions),
                 distil=preset.distil.within(shape.positions))
-            self.lengths = sorted({min(length, shape.positions) for length in LENGTHS})
+        for _, length in preset.distil.cycle:
+            try:
+                stages.check_length(length, shape.positions)
+            except ValueError as error:
+                raise SystemExit(f'--rows: {error}') from None
         dtype = torch.bfloat16 if bf16 else torch.float32
         frozen = {name: tensor.to(self.device, dtype if tensor.dim() == 2 else torch.float32)
                   for name, tensor in tensors.items()}
@@ -168,8 +180,9 @@ class Run:
 
     def next_stage(self):
         """Goes on to the next stage, if any, from the averaged weights."""
-        self.stage, self.step = self.stage + 1, 0
-        if self.stage < len(STAGES):
+        self.stage += 1
+        if not self.is_finished():  # else `step` says how many there were, for a resume with more
+            self.step = 0
             with torch.no_grad():
                 for name, tensor in self.trained.items():
                     tensor.copy_(self.average[name])
@@ -189,6 +202,9 @@ class Run:
         return self.stage == len(STAGES)
 
     def save(self, path):
+        """Writes the state. Exits where weights are not finite, and what was saved before stays."""
+        for name, tensor in self.trained.items():
+            self.check_finite(f'{name} has values that are', bool(torch.isfinite(tensor).all()))
         state = {'trained': {name: tensor.detach() for name, tensor in self.trained.items()},
                  'average': self.average, 'optimizer': self.optimizer.state_dict(),
                  'stage': self.stage, 'step': self.step, 'tokens': self.tokens,
@@ -197,14 +213,23 @@ class Run:
         torch.save(state, path + '.tmp')
         os.replace(path + '.tmp', path)
 
+    def check_finite(self, what, is_finite):
+        """Exits unless is_finite."""
+        if not is_finite:
+            raise SystemExit(f'\n{STAGES[min(self.stage, 1)]}, step {self.step}: {what} not finite: '
+                             'the run has diverged. state.pt is as it was; try a smaller --lr')
+
     def resume(self, state):
-        """Goes on from what save() wrote."""
+        """Goes on from what save() wrote; from its end, where there are more steps now."""
         if (state['p'], state['seed']) != (self.p, self.seed):
             raise SystemExit(f'{self.directory}/state.pt: p {state["p"]}, seed {state["seed"]}; '
                              f'the command line says {self.p}, {self.seed}')
         self.stage, self.step, self.tokens = state['stage'], state['step'], state['tokens']
         self.spent_s = state['spent_s']
         self.set_weights(state['trained'], state['average'])
+        # Versions before 0.4 wrote step 0 at the end.
+        if self.is_finished() and 0 < self.step < self.preset.distil.steps:
+            self.stage -= 1
         if not self.is_finished():
             self.optimizer = self.new_optimizer()
             rates = [group['rate'] for group in self.optimizer.param_groups]
@@ -260,6 +285,8 @@ class Progress:
     def held_out(self):
         """Evaluates the averaged student beside the teacher."""
         losses = self.run.losses((self.run.teacher, self.run.averaged))
+        self.run.check_finite('the loss on held-out text is', all(
+            math.isfinite(loss) for pair in losses.values() for loss in pair))
         self.note(held_out={str(length): [round(each, 4) for each in pair]
                             for length, pair in losses.items()})
         shown = ', '.join(f'{length} tokens: teacher {teacher:.3f}, student {student:.3f}'
@@ -269,7 +296,13 @@ class Progress:
 
 def train(run, is_stopped=lambda: False, pause_file='', out=None):
     """Trains to the end of the preset, of the run's minutes, or until is_stopped()."""
+    if run.is_finished():
+        return
     path = f'{run.directory}/state.pt'
+    with open(f'{run.directory}/log.jsonl', 'a+b') as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - 1))
+        if log.read() not in (b'', b'\n'):  # a full disk or a power cut ended the last line
+            log.write(b'\n')
     with open(f'{run.directory}/log.jsonl', 'a', encoding='utf-8') as file:
         progress = Progress(run, file, out)
         saved_s = time.monotonic()
@@ -281,6 +314,7 @@ def train(run, is_stopped=lambda: False, pause_file='', out=None):
                 time.sleep(1)
             start_s = time.monotonic()
             loss, num_tokens = run.train_step()
+            run.check_finite(f'the loss is {loss},', math.isfinite(loss))
             run.spent_s += time.monotonic() - start_s
             progress.step(loss, num_tokens, time.monotonic() - start_s)
             is_end = run.step >= run.plan.steps
@@ -295,8 +329,26 @@ def train(run, is_stopped=lambda: False, pause_file='', out=None):
     run.save(path)
 
 
+def check_sources(args):
+    """Notes the base and the corpus of a run. Exits where a run with others is resumed."""
+    path, sources = f'{args.out}/{SOURCES}', {}
+    if os.path.exists(path):
+        with open(path, encoding='utf-8') as file:
+            sources = json.load(file)
+    for name, made in ('base', 'teacher/config.json'), ('corpus', 'data/prepare.json'):
+        given = getattr(args, name) and os.path.abspath(getattr(args, name))
+        if not os.path.exists(f'{args.out}/{made}'):
+            sources[name] = given
+        elif given and sources.get(name, given) != given:
+            raise SystemExit(f'{args.out} was begun with --{name} {sources[name]}, not {given}: '
+                             f'give another --out, or leave --{name} out to go on')
+    with open(path, 'w', encoding='utf-8') as file:
+        json.dump(sources, file)
+
+
 def prepare_run(args, preset):
     """Imports the base and encodes the corpus, once each."""
+    check_sources(args)
     teacher, data = f'{args.out}/teacher', f'{args.out}/data'
     if not os.path.exists(f'{teacher}/config.json'):
         if not args.base:
@@ -310,8 +362,11 @@ def prepare_run(args, preset):
         print(f'encoding {args.corpus}', flush=True)
         # A word has 1.3 tokens, so the longest documents fill the longest rows.
         longest = max(preset.transfer.longest, preset.distil.longest)
+        with open(f'{teacher}/config.json', encoding='utf-8') as file:
+            shape = decoder.shape_of(json.load(file))
         streams.run(args.corpus, streams.Tokenizer(teacher), data, preset.max_ids,
-                    int(0.7 * longest), args.evaluation)
+                    int(0.7 * longest), args.evaluation, args.held_out,
+                    1 + max(evaluation_lengths(shape)))
     elif not os.path.exists(f'{data}/dialogs.lengths'):
         raise SystemExit(f'{data} was written by an earlier version, without dialogs.lengths: '
                          'remove it')
@@ -371,6 +426,8 @@ def arguments(words=None):
     parser.add_argument('--start', metavar='DELTA', help='begin from a difference, at distillation')
     parser.add_argument('--evaluation', nargs='*', default=[], metavar='FILE',
                         help='text that the training rows must not share 13 words with')
+    parser.add_argument('--held-out', type=flags.share, metavar='SHARE', default=streams.HELD_OUT,
+                        help='of the documents, for evaluation; default: %(default)s')
     parser.add_argument('--export', action='store_true',
                         help='write delta/ and curve.svg from the saved state, train no further')
     parser.add_argument('--seed', type=int, default=0)
@@ -380,9 +437,9 @@ def arguments(words=None):
 
 
 def finish(run):
-    """Writes curve.svg and delta/."""
-    curve.draw(curve.read(f'{run.directory}/log.jsonl'), f'{run.directory}/curve.svg')
+    """Writes delta/ and curve.svg."""
     differences.write(run)
+    curve.draw(curve.read(f'{run.directory}/log.jsonl'), f'{run.directory}/curve.svg')
     print(f'{run.directory}/delta: after {run.tokens:,} tokens, {run.spent_s / 3600:.1f} hours')
 
 
@@ -416,6 +473,10 @@ def main():
     if args.export:
         finish(run)
         return
+    if run.is_finished():
+        print(f'{args.out}: finished; ' + (
+            f'more than --steps {run.step} train it on' if run.step else
+            f'another --out with --start {args.out}/delta goes on'))
     signals = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda which, frame: signals.append(which))

@@ -85,6 +85,13 @@ class Divergence(torch.autograd.Function):
         return grad * grad_out, None, None, None, None, None
 
 
+def check_length(length, reach):
+    """Errors: ValueError where a teacher of that reach cannot read rows of so many tokens."""
+    if length > reach and (length - reach) % (reach // 2):
+        raise ValueError(f'rows of {length} tokens are no whole number of windows of {reach} that '
+                         'overlap by half')
+
+
 def within_reach(teacher, tokens):
     """The teacher's hidden states of tokens [batch, length], also of rows longer than its own.
 
@@ -92,11 +99,9 @@ def within_reach(teacher, tokens):
     overlap by half; a state then comes from a window that holds at least half of its reach before.
     """
     reach = teacher.shape.positions
+    check_length(tokens.shape[1], reach)
     if tokens.shape[1] <= reach:
         return teacher.hidden(tokens)
-    if (tokens.shape[1] - reach) % (reach // 2):
-        raise ValueError(f'rows of {tokens.shape[1]} tokens are no whole number of windows of '
-                         f'{reach} that overlap by half')
     windows = tokens.unfold(1, reach, reach // 2)
     hidden = teacher.hidden(windows.flatten(0, 1)).unflatten(0, windows.shape[:2])
     return torch.cat((hidden[:, 0], hidden[:, 1:, reach // 2 :].flatten(1, 2)), 1)

@@ -14,11 +14,12 @@ import random
 import numpy as np
 
 import corpus
+import differences
 import overlap
 import retrieval
 
 BLOCK = 512  # documents encoded at a time
-HELD_OUT = 0.004  # share of the documents
+HELD_OUT = 0.004  # default share of the documents
 
 
 def package(name):
@@ -61,27 +62,42 @@ def open_tokenizer(directory):
     return pieces.encode, place, id_of
 
 
+def chat_settings(directory):
+    """(chat template or None, {bos_token and others: their texts}) of a checkpoint directory, as
+    the import and the server read them.
+    """
+    reader = differences.client('tokenizer_files')
+    files = reader.Files()
+    try:
+        for name in (reader.CONFIG, reader.TEMPLATE):
+            if os.path.exists(f'{directory}/{name}'):
+                files.add(name, f'{directory}/{name}')
+        return reader.chat_template(files), reader.special_tokens(files)[0]
+    except differences.client('errors').CheckpointError as error:
+        raise SystemExit(f'{directory}: {error}') from None
+
+
 class Tokenizer:
     """The tokenizer and the chat template of a checkpoint directory."""
 
     def __init__(self, directory):
-        jinja2 = package('jinja2')
+        jinja2, sandbox = package('jinja2'), package('jinja2.sandbox')
         self.encode, self.place, self.id_of = open_tokenizer(directory)
-        with open(f'{directory}/tokenizer_config.json', encoding='utf-8') as file:
-            settings = json.load(file)
+        template, self.special = chat_settings(directory)
         with open(f'{directory}/config.json', encoding='utf-8') as file:
             config = json.load(file)
         self.vocabulary = config['vocab_size']
-        names = (settings.get('eos_token'), '<|endoftext|>', '</s>')
-        ends = [self.id_of(name) for name in names if isinstance(name, str)]
+        names = (self.special.get('eos_token'), '<|endoftext|>', '</s>')
+        ends = [self.id_of(name) for name in names if name is not None]
         self.end = self._end_of_document(config, ends)
-        self.refusals = (jinja2.TemplateError, TypeError)
-        environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+        self.refusals, self.break_out = (jinja2.TemplateError, TypeError), sandbox.SecurityError
+        # The template may come from anywhere: it must not run code here.
+        environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals['raise_exception'] = self._refuse
-        self.template = environment.from_string(settings['chat_template']) if (
-            settings.get('chat_template')) else None
-        self.special = {name: settings[name] for name in ('bos_token', 'eos_token')
-                        if isinstance(settings.get(name), str)}
+        try:
+            self.template = environment.from_string(template) if template else None
+        except jinja2.TemplateError as error:
+            raise SystemExit(f'{directory}: the chat template cannot be read: {error}') from None
 
     def _end_of_document(self, config, ends):
         """<|endoftext|> where the vocabulary has it, else the end of a text."""
@@ -103,6 +119,8 @@ class Tokenizer:
         try:
             return self.template.render(messages=messages, add_generation_prompt=False,
                                         **self.special)
+        except self.break_out as error:
+            raise SystemExit(f'the chat template does what no template may: {error}') from None
         except self.refusals:
             return ''
 
@@ -175,19 +193,13 @@ def pack_retrieval(dialogs, tokenizer, directory, max_ids):
     return num_ids
 
 
-def messages_of(directory):
-    """The dialogs of every *.jsonl, as messages."""
-    for path in corpus.files(directory, '.jsonl'):
-        with corpus.open_text(path) as file:
-            for line in file:
-                yield json.loads(line)['messages']
-
-
-def run(directory, tokenizer, out, max_ids, max_words, evaluation=()):
+def run(directory, tokenizer, out, max_ids, max_words, evaluation=(), share=HELD_OUT, val_ids=1):
     """Prepares a corpus directory (format: ../corpus.py).
 
     max_ids: of the text and of the dialogs. max_words: of a retrieval document.
     evaluation: files whose text the streams must not contain (13-grams, ../overlap.py).
+    share: of the documents that are held out. val_ids: that they must have. Exits where the
+    documents are too few for that; prepare.json is written last, so a later run begins anew.
     """
     os.makedirs(out, exist_ok=True)
     shown = []
@@ -205,9 +217,15 @@ def run(directory, tokenizer, out, max_ids, max_words, evaluation=()):
 
     texts = [text for text in corpus.texts(directory) if text]
     random.Random(1).shuffle(texts)
-    held_out = [text for text in texts if corpus.is_held_out(text, HELD_OUT)]
-    texts = [text for text in texts if not corpus.is_held_out(text, HELD_OUT)]
-    dialogs = list(messages_of(directory))
+    held_out = [text for text in texts if corpus.is_held_out(text, share)]
+    report['val'] = sum(pack(held_out, tokenizer, f'{out}/val.bin', 1 << 20, tokenizer.end))
+    if report['val'] < val_ids or len(held_out) == len(texts):
+        raise SystemExit(
+            f'{directory}: {len(held_out)} of {len(texts)} documents are held out, with '
+            f'{report["val"]} ids; they must have {val_ids} or more, and others must be left: '
+            'give another --held-out, or more documents, each ended by a line <|endoftext|>')
+    texts = [text for text in texts if not corpus.is_held_out(text, share)]
+    dialogs = list(corpus.messages(directory))
     random.Random(2).shuffle(dialogs)
     facts = retrieval.documents(texts[:2000], max_words, seed=3)
     report['text'] = sum(pack(clean(texts), tokenizer, f'{out}/text.bin', max_ids, tokenizer.end))
@@ -218,6 +236,5 @@ def run(directory, tokenizer, out, max_ids, max_words, evaluation=()):
     asking = ((tokenizer.chat(messages), messages) for messages in facts)
     asking = ((text, messages) for text, messages in asking if text and not unwanted.shares(text))
     report['retrieval'] = pack_retrieval(asking, tokenizer, out, max_ids // 4)
-    report['val'] = sum(pack(held_out, tokenizer, f'{out}/val.bin', 1 << 20, tokenizer.end))
     with open(f'{out}/prepare.json', 'w', encoding='utf-8') as file:
         json.dump({'vocabulary': tokenizer.vocabulary, **report}, file, indent=2)
