@@ -54,8 +54,16 @@ def load_checkpoint(directory, ids=None):
             passkey.Documents(passkey.pieces(tokenizer)))
 
 
+def check_length(length, num_ids, what='the held-out text'):
+    """Exits unless so many ids hold a row of that length."""
+    if num_ids < length + 1:
+        raise SystemExit(f'{what} has {num_ids} ids; a row of {length} tokens takes {length + 1}: '
+                         'give smaller --lengths, or hold more out')
+
+
 def evaluation_rows(val, num_rows, length):
-    """num_rows rows of length + 1 ids, evenly spaced in val."""
+    """num_rows rows of length + 1 ids, evenly spaced in val. Exits where val is shorter."""
+    check_length(length, len(val))
     step = (len(val) - length - 1) // num_rows
     rows = [val[i * step : i * step + length + 1].astype(np.int64) for i in range(num_rows)]
     return torch.from_numpy(np.stack(rows))
@@ -153,6 +161,7 @@ def trials_of(args):
 
 def measure(args, net, val, documents, out):
     """Writes loss.json and passkey.json."""
+    check_length(max(args.lengths), len(val))  # before the first is measured
     losses, found, cells = [], [], []
     for length, trials in zip(args.lengths, trials_of(args)):
         losses.append(loss_at(net, val, length, args.eval_rows))

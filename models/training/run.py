@@ -30,6 +30,8 @@ def run(args):
     prepared = f'{args.out}/data'
     if not os.path.exists(f'{prepared}/prepare.json'):
         prepare.run(args, prepared)
+    val = f'{prepared}/val.bin'  # ids of two bytes; checked before the training
+    evaluate.check_length(max(args.lengths), os.path.getsize(val) // 2, val)
     kinds = [args.attention] if args.no_twin else [args.attention, 'softmax']
     for kind in kinds:
         this = copy.copy(args)

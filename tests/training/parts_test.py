@@ -26,6 +26,7 @@ import passkey
 import plot_lengths
 import prepare
 import presets
+import run
 import train
 
 WORDS = [f'word{i}' for i in range(400)]
@@ -128,6 +129,26 @@ class EvaluateTest(unittest.TestCase):
         self.assertAlmostEqual(high, 0.3662, places=4)
         self.assertEqual(evaluate.wilson(0, 20)[0], 0)
         self.assertEqual(evaluate.wilson(20, 20)[1], 1)
+
+    def test_rows_longer_than_the_held_out_text_are_refused(self):
+        val = np.arange(4000, dtype=np.uint16)
+        self.assertEqual(evaluate.evaluation_rows(val, 1, 3999).shape, (1, 4000))
+        for length in 4000, 8192, 16384:
+            for num_rows in 1, 2, 8:
+                with self.assertRaisesRegex(SystemExit, f'has 4000 ids; a row of {length} tokens'):
+                    evaluate.evaluation_rows(val, num_rows, length)
+        with self.assertRaisesRegex(SystemExit, 'a row of 4000 tokens'):
+            evaluate.measure(argparse.Namespace(lengths=[1, 4000]), None, val, None, '')
+
+    def test_a_run_checks_the_rows_before_it_trains(self):
+        with tempfile.TemporaryDirectory() as folder:
+            data = pathlib.Path(folder, 'data')
+            data.mkdir()
+            (data / 'prepare.json').touch()
+            np.arange(4000, dtype=np.uint16).tofile(data / 'val.bin')
+            with unittest.mock.patch('train.run', side_effect=AssertionError), \
+                    self.assertRaisesRegex(SystemExit, 'data/val.bin has 4000 ids; a row of 16384'):
+                run.run(run.arguments(['--out', folder]))
 
     def test_ticks_span_every_loss(self):
         for losses in ([3.5, 3.6], [5.2, 9.9], [0.1, 0.11], [6.0, 6.0]):
