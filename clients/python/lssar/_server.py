@@ -52,7 +52,7 @@ def _serving_event(line: str) -> dict[str, str] | None:
     if not line.startswith('{'):
         return None
     try:
-        event = json.loads(line)
+        event: dict[str, str] = json.loads(line)
     except (ValueError, RecursionError):  # not a line of its log
         return None
     return event if event.get('event') == 'serving' else None

@@ -216,8 +216,9 @@ class Run:
     def check_finite(self, what, is_finite):
         """Exits unless is_finite."""
         if not is_finite:
-            raise SystemExit(f'\n{STAGES[min(self.stage, 1)]}, step {self.step}: {what} not finite: '
-                             'the run has diverged. state.pt is as it was; try a smaller --lr')
+            stage = STAGES[min(self.stage, 1)]
+            raise SystemExit(f'\n{stage}, step {self.step}: {what} not finite: the run has '
+                             'diverged. state.pt is as it was; try a smaller --lr')
 
     def resume(self, state):
         """Goes on from what save() wrote; from its end, where there are more steps now."""
