@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import importlib.util
 import io
 import itertools
@@ -456,6 +457,25 @@ class DeltaTest(RunFolder):
             'dtype': 'fp16', 'ignore': ['new', 'old'],
             'set': {'attention': {'kind': 'softmax'}, 'rope_scaling': scaling,
                     'eos_token_id': 7}})
+
+    def test_the_delta_of_an_imported_base(self):
+        base, run = pathlib.Path(self.folder, 'base'), pathlib.Path(self.folder, 'run')
+        base.mkdir()
+        (base / 'config.json').write_text(json.dumps({'model_type': 'lssar_gpt', **LLAMA}))
+        checkpoint_files.write_safetensors(
+            {'transformer.' * (name != 'lm_head.weight') + name: tensor
+             for name, tensor in tensors_of(LLAMA).items()}, f'{base}/model.safetensors')
+        run.mkdir()
+        differences.import_base(str(base), f'{run}/teacher')
+        pathlib.Path(self.folder, 'data').rename(run / 'data')
+        healed = heal.Run(budgets.PRESETS['smoke'], str(run))
+        written = differences.write(healed)
+        found = {name: hashlib.sha256((base / name).read_bytes()).hexdigest()
+                 for name in ('config.json', 'model.safetensors')}
+        written.check_base(found)
+        with self.assertRaises(differences.client('errors').CheckpointError):
+            written.check_base({**found, 'model.safetensors': '0' * 64})
+        differences.start(heal.Run(budgets.PRESETS['smoke'], str(run)), f'{run}/delta')
 
     def test_another_base_is_refused(self):
         run = self.make_run()

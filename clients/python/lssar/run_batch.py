@@ -267,16 +267,20 @@ class Sender:
                 if self._is_https else
                 http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S))
         if connection.sock is None:  # at first, or the server has closed it
-            connection.connect()
-            connection.sock.settimeout(None)
-            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in TCP_OPTIONS:
-                if hasattr(socket, name):
-                    connection.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-            with self._lock:
-                self._sockets[threading.get_ident()] = connection.sock
+            self._connect(connection)
         self._check()
         return connection
+
+    def _connect(self, connection: http.client.HTTPConnection) -> None:
+        connection.connect()
+        connected = connection.sock
+        connected.settimeout(None)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in TCP_OPTIONS:
+            if hasattr(socket, name):
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        with self._lock:
+            self._sockets[threading.get_ident()] = connected
 
     def _check(self) -> None:
         """Errors: ConnectionAbortedError after stop()."""

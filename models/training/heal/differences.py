@@ -39,13 +39,18 @@ def import_base(base, directory, dtype=None, assignments=(), ignored=(), start=N
 
 
 def _teacher(run):
-    """(config, tensors as numpy arrays under our names, metadata) of RUN/teacher."""
+    """(config, tensors as numpy arrays under our names, {file of the base: SHA-256}) of
+    RUN/teacher.
+    """
     file = client('tensor_file').TensorFile(f'{run.directory}/teacher/model.safetensors')
     with open(f'{run.directory}/teacher/config.json', encoding='utf-8') as text:
         config = json.load(text)
     config.pop('model_type')
     tensors = {name.removeprefix('transformer.'): tensor for name, tensor in file.tensors().items()}
-    return config, tensors, file.metadata
+    origin = pathlib.Path(run.directory, 'teacher', client('directory').ORIGIN)
+    if origin.exists():
+        return config, tensors, json.loads(origin.read_text(encoding='utf-8'))['source_sha256']
+    return config, tensors, json.loads(file.metadata['source_sha256'])  # imported before 0.4
 
 
 def attention_of(p):
@@ -70,12 +75,12 @@ def write(run):
     for name, tensor in run.average.items():
         if not torch.isfinite(tensor).all():
             raise SystemExit(f'{run.directory}: {name} is not finite: the run has diverged')
-    config, tensors, metadata = _teacher(run)
+    config, tensors, source = _teacher(run)
     with open(f'{run.directory}/teacher/import.json', encoding='utf-8') as file:
         imported = json.load(file)
     trained = {name: tensor.cpu().numpy() for name, tensor in run.average.items()}
     return client('delta').write(
-        f'{run.directory}/delta', json.loads(metadata['source_sha256']), imported, config, tensors,
+        f'{run.directory}/delta', source, imported, config, tensors,
         {'attention': attention_of(run.p)}, trained)
 
 
@@ -85,8 +90,8 @@ def start(run, directory):
     if change.config.get('attention') != attention_of(run.p):
         raise SystemExit(f'{directory}: attention is {change.config.get("attention")}; the run has '
                          f'{attention_of(run.p)}')
-    config, tensors, metadata = _teacher(run)
-    change.check_base(json.loads(metadata['source_sha256']))
+    config, tensors, source = _teacher(run)
+    change.check_base(source)
     config, changed = change.apply(config, tensors)
     change.check_result(config, changed)
     widen = client('arrays').widen
