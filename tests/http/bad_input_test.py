@@ -116,8 +116,10 @@ class BadRequestTest(unittest.TestCase):
                 reply = server.request("POST", "/v1/completions", {"prompt": "x", field: value})
                 self.assertEqual(reply.status, 400)
                 self.assertIn(field, reply.error()["message"])
-        for field, value in (("tools", [{"type": "function"}]), ("tool_choice", "required"),
-                             ("functions", [{}]), ("modalities", ["audio"]), ("echo", True),
+        self.refuse({**CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]},
+                    "tool_choice", "tool_choice", "/v1/chat/completions")
+        for field, value in (("tool_choice", "required"), ("functions", [{}]),
+                             ("modalities", ["audio"]), ("echo", True),
                              ("top_logprobs", 2)):
             with self.subTest(field=field):
                 self.refuse({**CHAT, field: value}, field, field, "/v1/chat/completions")

@@ -331,7 +331,8 @@ class StructuredOutputTest(unittest.TestCase):
                         "type": "function", "function": {"name": "g"}}},
                  "tools[1].function.parameters", "has not, which is not enforced"),
                 ({"tools": [FIND, {"type": "function", "function": {
-                    "name": "g", "parameters": {"type": "object", "not": {}}}}], "tool_choice": "required"},
+                    "name": "g", "parameters": {"type": "object", "not": {}}}}],
+                  "tool_choice": "required"},
                  "tools", "has not, which is not enforced (at \"#/$defs/1\")"),
                 ({"tools": [FIND], "tool_choice": "required", "guided_regex": "a"}, "guided_regex",
                  "both constrain the text"),
