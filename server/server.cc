@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -49,10 +50,11 @@ namespace {
 
 // With a step that has run for this part of --step-timeout the server is not ready.
 constexpr int kStepTimeoutDivisor = 4;
-// After the last call has ended, new calls are rejected with UNAVAILABLE for this long before gRPC
-// shuts down. gRPC's shutdown ends arriving calls with CANCELLED, which clients do not retry
-// elsewhere.
-constexpr absl::Duration kRejectTime = absl::Milliseconds(200);
+// gRPC's shutdown ends arriving calls with CANCELLED, which clients and proxies do not repeat
+// elsewhere. So it waits until no call has come and been refused for the first time, which is when
+// a proxy has seen that this server drains, and for the second at most.
+constexpr absl::Duration kQuietTime = absl::Milliseconds(200);
+constexpr absl::Duration kMaxRejectTime = absl::Seconds(3);
 // Time for gRPC to send the last bytes of ended calls; then it closes connections and health
 // watches.
 constexpr auto kFlushTime = std::chrono::milliseconds(200);
@@ -136,6 +138,8 @@ struct Server::State {
   absl::StatusOr<std::unique_ptr<LoadedModel>> LoadBy(const LoadModel& load);
   ProbeEndpoints Pages();
   void Fail(const EngineFailure& failure);
+  // Refuses calls until none has come for kQuietTime; `limit` and kMaxRejectTime at most.
+  void WaitUntilQuiet(absl::Duration limit) const;
   // Opens the HTTP port, and goes on with the batches.
   absl::Status OpenHttp();
 
@@ -365,6 +369,17 @@ void Server::State::Fail(const EngineFailure& failure) {
   if (on_failure) on_failure(failure);
 }
 
+void Server::State::WaitUntilQuiet(absl::Duration limit) const {
+  const Clock::time_point latest =
+      Clock::now() + absl::ToChronoMilliseconds(std::min(limit, kMaxRejectTime));
+  while (true) {
+    const Clock::time_point quiet =
+        admission->LastRefusal() + absl::ToChronoMilliseconds(kQuietTime);
+    if (Clock::now() >= std::min(quiet, latest)) return;
+    std::this_thread::sleep_until(std::min(quiet, latest));
+  }
+}
+
 Server::Server(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 Server::~Server() { Shutdown(absl::ZeroDuration()); }
@@ -460,9 +475,7 @@ bool Server::Shutdown(absl::Duration limit) {
     state_->admission->AbortAll(
         absl::UnavailableError("the server is shutting down; retry on another server"));
   }
-  if (state_->port != 0) {
-    absl::SleepFor(std::clamp(end - absl::Now(), absl::ZeroDuration(), kRejectTime));
-  }
+  if (state_->port != 0) state_->WaitUntilQuiet(end - absl::Now());
   if (state_->connections != nullptr) state_->connections->StopAccepting();
   state_->StopGrpc(std::chrono::system_clock::now() + kFlushTime);
   if (state_->traces != nullptr) state_->is_exporting = !state_->traces->Stop(kSpanFlushTime);

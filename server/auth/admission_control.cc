@@ -88,6 +88,7 @@ absl::StatusOr<AdmissionPermit> AdmissionControl::Admit(
 
 absl::StatusOr<AdmissionPermit> AdmissionControl::AddCall(RunningCall call) {
   const std::lock_guard lock(mutex_);
+  if (!closed_.ok()) last_refusal_ = Clock::now();
   RETURN_IF_ERROR(LockedReadiness());
   if (std::ssize(running_) >= max_calls_) {
     return LimitError(error_reason::kMaxCalls,
@@ -123,6 +124,12 @@ void AdmissionControl::Open(LoadedModel* model) {
 void AdmissionControl::Close(absl::Status reason) {
   const std::lock_guard lock(mutex_);
   closed_ = std::move(reason);
+  last_refusal_ = Clock::now();
+}
+
+Clock::time_point AdmissionControl::LastRefusal() const {
+  const std::lock_guard lock(mutex_);
+  return last_refusal_;
 }
 
 int AdmissionControl::AbortCalls(std::string_view request_id, const Caller& caller,

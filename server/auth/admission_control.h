@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "server/auth/access_control.h"
 
 namespace lssar {
@@ -106,6 +107,8 @@ class AdmissionControl {
   void Open(LoadedModel* model);
   // Stops admitting calls; new ones get `reason` (UNAVAILABLE). The last reason applies.
   void Close(absl::Status reason);
+  // When a call was refused because of Close, or Close was called: the later of the two.
+  Clock::time_point LastRefusal() const;
   // Ends the running calls of that request id with `reason`: those of the caller's own key; of all
   // keys where the caller is an admin or there are no keys. Returns how many there were.
   int AbortCalls(std::string_view request_id, const Caller& caller, const absl::Status& reason);
@@ -148,6 +151,7 @@ class AdmissionControl {
   std::condition_variable ended_;  // a call
   LoadedModel* model_ = nullptr;   // null: loading
   absl::Status closed_;            // OK: not closed
+  Clock::time_point last_refusal_;
   uint64_t next_id_ = 0;
   std::map<uint64_t, RunningCall> running_;
 };

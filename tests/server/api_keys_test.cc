@@ -443,6 +443,22 @@ TEST(AdmissionPermitTest, TokensUsedUnderALimitThatCameLaterAreCharged) {
               HasSubstr("has used up its tokens-per-minute = 600"));
 }
 
+// Until it is a while ago the server does not end: a proxy still sends calls here.
+TEST(AdmissionControlTest, TellsTheLastRefusalOfAClosedServer) {
+  const Log log("off");
+  const auto access = AccessControl::Open("", &log);
+  ASSERT_TRUE(access.ok());
+  AdmissionControl admission(2, access->get());
+  EXPECT_FALSE(admission.Admit({}, KeyRole::kUser).ok()) << "it is loading";
+  EXPECT_EQ(admission.LastRefusal(), Clock::time_point());
+  const auto before_close = Clock::now();
+  admission.Close(absl::UnavailableError("closed"));
+  EXPECT_GE(admission.LastRefusal(), before_close);
+  const auto before_call = Clock::now();
+  EXPECT_EQ(admission.Admit({}, KeyRole::kUser).status(), absl::UnavailableError("closed"));
+  EXPECT_GE(admission.LastRefusal(), before_call);
+}
+
 // No burst is larger than a minute's worth, however many calls begin at once.
 TEST(KeyUsageTest, ManyCallsAtOnceGetOneMinutesTokens) {
   KeyUsage usage("alice");
