@@ -30,9 +30,7 @@ shift
 log=build/fuzz.log
 start_log
 logged install_packages build test
-if [ ! -f build/ci/build.ninja ]; then
-  logged cmake --preset ci
-fi
+logged cmake --preset ci -DLSSAR_FUZZ_OPTIMIZATION=-O1
 logged ninja -C build/ci lssar-fuzz
 targets=${*:-$(build/ci/bin/lssar-fuzz --list)}
 
