@@ -51,8 +51,9 @@ namespace {
 // With a step that has run for this part of --step-timeout the server is not ready.
 constexpr int kStepTimeoutDivisor = 4;
 // gRPC's shutdown ends arriving calls with CANCELLED, which clients and proxies do not repeat
-// elsewhere. So it waits until no call has come and been refused for the first time, which is when
-// a proxy has seen that this server drains, and for the second at most.
+// elsewhere. So the server first waits until no call has come and been refused for kQuietTime: a
+// proxy has then seen that it drains. If calls still come after kMaxRejectTime, all connections are
+// reset.
 constexpr absl::Duration kQuietTime = absl::Milliseconds(200);
 constexpr absl::Duration kMaxRejectTime = absl::Seconds(3);
 // Time for gRPC to send the last bytes of ended calls; then it closes connections and health
@@ -138,8 +139,9 @@ struct Server::State {
   absl::StatusOr<std::unique_ptr<LoadedModel>> LoadBy(const LoadModel& load);
   ProbeEndpoints Pages();
   void Fail(const EngineFailure& failure);
-  // Refuses calls until none has come for kQuietTime; `limit` and kMaxRejectTime at most.
-  void WaitUntilQuiet(absl::Duration limit) const;
+  // Refuses calls until none has come for kQuietTime; `limit` and kMaxRejectTime at most. False:
+  // kQuietTime has passed, and calls still come.
+  bool WaitUntilQuiet(absl::Duration limit) const;
   // Opens the HTTP port, and goes on with the batches.
   absl::Status OpenHttp();
 
@@ -369,13 +371,18 @@ void Server::State::Fail(const EngineFailure& failure) {
   if (on_failure) on_failure(failure);
 }
 
-void Server::State::WaitUntilQuiet(absl::Duration limit) const {
+bool Server::State::WaitUntilQuiet(absl::Duration limit) const {
+  // From now at least: clients whose calls have just ended call again.
+  const Clock::time_point begin = Clock::now();
   const Clock::time_point latest =
-      Clock::now() + absl::ToChronoMilliseconds(std::min(limit, kMaxRejectTime));
+      begin + absl::ToChronoMilliseconds(std::min(limit, kMaxRejectTime));
   while (true) {
     const Clock::time_point quiet =
-        admission->LastRefusal() + absl::ToChronoMilliseconds(kQuietTime);
-    if (Clock::now() >= std::min(quiet, latest)) return;
+        std::max(begin, admission->LastRefusal()) + absl::ToChronoMilliseconds(kQuietTime);
+    const Clock::time_point now = Clock::now();
+    if (now >= quiet) return true;
+    // After less, what ended calls have to send may still be on its way.
+    if (now >= latest) return limit < kQuietTime;
     std::this_thread::sleep_until(std::min(quiet, latest));
   }
 }
@@ -475,8 +482,11 @@ bool Server::Shutdown(absl::Duration limit) {
     state_->admission->AbortAll(
         absl::UnavailableError("the server is shutting down; retry on another server"));
   }
-  if (state_->port != 0) state_->WaitUntilQuiet(end - absl::Now());
-  if (state_->connections != nullptr) state_->connections->StopAccepting();
+  const bool is_quiet = state_->port == 0 || state_->WaitUntilQuiet(end - absl::Now());
+  if (state_->connections != nullptr) {
+    state_->connections->StopAccepting();
+    if (!is_quiet) state_->connections->ResetAll();
+  }
   state_->StopGrpc(std::chrono::system_clock::now() + kFlushTime);
   if (state_->traces != nullptr) state_->is_exporting = !state_->traces->Stop(kSpanFlushTime);
   state_->shutdown_result = is_clean;

@@ -124,7 +124,6 @@ void AdmissionControl::Open(LoadedModel* model) {
 void AdmissionControl::Close(absl::Status reason) {
   const std::lock_guard lock(mutex_);
   closed_ = std::move(reason);
-  last_refusal_ = Clock::now();
 }
 
 Clock::time_point AdmissionControl::LastRefusal() const {

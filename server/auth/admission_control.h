@@ -107,7 +107,7 @@ class AdmissionControl {
   void Open(LoadedModel* model);
   // Stops admitting calls; new ones get `reason` (UNAVAILABLE). The last reason applies.
   void Close(absl::Status reason);
-  // When a call was refused because of Close, or Close was called: the later of the two.
+  // When a call was last refused because of Close. Clock::time_point(): none was.
   Clock::time_point LastRefusal() const;
   // Ends the running calls of that request id with `reason`: those of the caller's own key; of all
   // keys where the caller is an admin or there are no keys. Returns how many there were.

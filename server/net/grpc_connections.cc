@@ -301,6 +301,11 @@ void GrpcConnections::StopAccepting() {
   if (state_->dispatcher) state_->dispatcher->Close();
 }
 
+void GrpcConnections::ResetAll() {
+  const std::lock_guard lock(state_->mutex);
+  for (const auto& [peer, connection] : state_->by_peer) Abort(connection->socket->Get());
+}
+
 void GrpcConnections::OnMessage(const std::string& peer, size_t num_bytes) {
   State& state = *state_;
   const std::lock_guard lock(state.mutex);

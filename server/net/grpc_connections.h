@@ -37,6 +37,8 @@ class GrpcConnections {
   // Closes the port; open connections stay, watched as before. Call before gRPC's server is shut
   // down, and destroy this after.
   void StopAccepting();
+  // Ends every open connection with a reset: clients see UNAVAILABLE, whatever they were sending.
+  void ResetAll();
 
   // A request of `num_bytes` has reached its handler. `peer`: grpc::ServerContextBase::peer().
   // Any thread.

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.error
@@ -259,6 +260,26 @@ class EndTest(unittest.TestCase):
             list(stream)
         self.assertEqual(raised.exception.code(), grpc.StatusCode.UNAVAILABLE)
         self.assertEqual(server.wait(), 1)
+
+    def test_callers_that_go_on_get_a_code_that_clients_repeat(self):
+        server = Server("--drain-timeout", "1h")
+        codes = set()
+
+        def call_until_the_port_is_closed():
+            while server.process.poll() is None:
+                try:
+                    list(server.stub.Generate(greedy("x", 1)))
+                except grpc.RpcError as error:
+                    codes.add(error.code())
+
+        callers = [threading.Thread(target=call_until_the_port_is_closed) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        server.process.send_signal(signal.SIGTERM)
+        for caller in callers:
+            caller.join()
+        self.assertEqual(codes, {grpc.StatusCode.UNAVAILABLE})
+        self.assertEqual(server.wait(), 0)
 
     def wait_until_not_serving(self, server):
         """Or until the server has ended."""
