@@ -482,8 +482,8 @@ bool Server::Shutdown(absl::Duration limit) {
     state_->admission->AbortAll(
         absl::UnavailableError("the server is shutting down; retry on another server"));
   }
-  const bool is_quiet = state_->port == 0 || state_->WaitUntilQuiet(end - absl::Now());
   if (state_->connections != nullptr) {
+    const bool is_quiet = state_->WaitUntilQuiet(end - absl::Now());
     state_->connections->StopAccepting();
     if (!is_quiet) state_->connections->ResetAll();
   }
