@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import resource
 import signal
 import socket
 import subprocess
@@ -56,16 +55,12 @@ class Server:
 
     def __init__(self, program: str, *flags: str, max_files: int = 0, model: str = MODEL):
         self.log = tempfile.NamedTemporaryFile('w+', suffix='.log')
-
-        def limit_files() -> None:
-            if max_files:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
-
+        start = ['prlimit', f'--nofile={max_files}', program] if max_files else [program]
         self.flags = ['--model', model, '--drain-timeout', f'{targets.drain_s}s', *flags]
         self.program = program
         self.process = subprocess.Popen(
-            [program, '--listen', '127.0.0.1:0', '--http-listen', '127.0.0.1:0', *self.flags],
-            stdout=self.log, stderr=self.log, env=clean_environment(), preexec_fn=limit_files)
+            [*start, '--listen', '127.0.0.1:0', '--http-listen', '127.0.0.1:0', *self.flags],
+            stdout=self.log, stderr=self.log, env=clean_environment())
         serving = self._wait_for('serving')
         self.grpc = serving['address']
         self.http = serving['http_address']

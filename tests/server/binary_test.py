@@ -279,7 +279,7 @@ class EndTest(unittest.TestCase):
         for caller in callers:
             caller.join()
         self.assertEqual(codes, {grpc.StatusCode.UNAVAILABLE})
-        self.assertEqual(server.wait(), 0)
+        self.assertEqual(server.stop(), 0)
 
     def wait_until_not_serving(self, server):
         """Or until the server has ended."""

@@ -35,13 +35,12 @@ class ServerProcess:
                  state: str = "serving", max_files: int | None = None,
                  environment: dict[str, str] | None = None):
         """Returns once the server has logged the event `state`."""
-        def limit_files() -> None:
-            if max_files is not None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
-
-        self.process = subprocess.Popen(
-            [SERVER, "--model", model, "--listen", listen, "--http-listen", "127.0.0.1:0", *flags],
-            stderr=subprocess.PIPE, text=True, preexec_fn=limit_files, env=environment)
+        # Not subprocess' preexec_fn: it makes Python fork, and gRPC's handlers may write to stderr.
+        limit = [] if max_files is None else ["prlimit", f"--nofile={max_files}"]
+        command = [*limit, SERVER, "--model", model, "--listen", listen,
+                   "--http-listen", "127.0.0.1:0", *flags]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
+                                        env=environment)
         self.log = ""
         self.lines: list[dict[str, Any]] = []  # of the log
         self._unread: queue.Queue[dict[str, Any] | None] = queue.Queue()  # None: the log has ended
