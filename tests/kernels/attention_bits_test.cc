@@ -255,7 +255,7 @@ TEST_P(AttentionBitsTest, BatchMates) {
 }
 
 std::vector<std::string> AllButReference() {
-  std::vector<std::string> names = BackendNames();
+  std::vector<std::string> names = AttentionBackendNames();
   std::erase(names, "reference");
   return names;
 }

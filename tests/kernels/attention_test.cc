@@ -706,7 +706,7 @@ TEST_P(AttentionTest, RejectsSpecsItDoesNotCompute) {
 
 // The emulated device in both its modes: batch-invariant, and as it is served.
 std::vector<std::string> AllBackendNames() {
-  std::vector<std::string> names = BackendNames();
+  std::vector<std::string> names = AttentionBackendNames();
   names.emplace_back(kServedCuda);
   return names;
 }

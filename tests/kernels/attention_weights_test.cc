@@ -195,7 +195,7 @@ TEST_P(AttentionWeightsTest, AreEqualIfNoKeyStandsOut) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, AttentionWeightsTest, testing::ValuesIn(BackendNames()),
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionWeightsTest, testing::ValuesIn(AttentionBackendNames()),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

@@ -339,7 +339,7 @@ TEST(TwoPlanesKindsTest, HeadDimensionsThatAreRefused) {
 }
 
 std::vector<std::string> AllButReference() {
-  std::vector<std::string> names = BackendNames();
+  std::vector<std::string> names = AttentionBackendNames();
   std::erase(names, "reference");
   return names;
 }
