@@ -134,22 +134,29 @@ std::vector<Request> MixedRequests(const Tokenizer& tokenizer) {
   return requests;
 }
 
-// Runs all requests together on `server`, and each one alone on `alone`.
-void ExpectBitsOfAlone(Server* alone, Server* server, const std::vector<Request>& requests) {
-  std::vector<std::shared_ptr<RecordingSink>> sinks;
+using Sinks = std::vector<std::shared_ptr<RecordingSink>>;
+
+Sinks RunEachAlone(Server* server, const std::vector<Request>& requests) {
+  Sinks sinks;
+  for (const Request& request : requests) sinks.push_back(server->RunAlone(request));
+  return sinks;
+}
+
+// Runs all requests together.
+void ExpectBits(const Sinks& expected, Server* server, const std::vector<Request>& requests) {
+  Sinks sinks;
   for (const Request& request : requests) sinks.push_back(server->Submit(request));
   for (size_t i = 0; i < requests.size(); ++i) {
     SCOPED_TRACE(testing::Message() << "prompt of " << requests[i].prompt.size());
     ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
-    ExpectEqualBits(*sinks[i], *alone->RunAlone(requests[i]), requests[i]);
+    ExpectEqualBits(*sinks[i], *expected[i], requests[i]);
   }
 }
 
 TEST(CheckpointEngine, EqualBitsAloneAndInAnyBatchChunkPageAndThreadCount) {
   Server alone({.num_threads = 1});
   std::vector<Request> requests = MixedRequests(alone.Text());
-  std::vector<std::shared_ptr<RecordingSink>> expected;
-  for (const Request& request : requests) expected.push_back(alone.RunAlone(request));
+  const Sinks expected = RunEachAlone(&alone, requests);
 
   std::mt19937 random(1);
   for (const Setting& setting :
@@ -163,7 +170,7 @@ TEST(CheckpointEngine, EqualBitsAloneAndInAnyBatchChunkPageAndThreadCount) {
     std::vector<size_t> order(requests.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::shuffle(order.begin(), order.end(), random);
-    std::vector<std::shared_ptr<RecordingSink>> sinks(requests.size());
+    Sinks sinks(requests.size());
     for (const size_t i : order) sinks[i] = server.Submit(requests[i]);
     for (size_t i = 0; i < requests.size(); ++i) {
       SCOPED_TRACE(testing::Message() << "prompt of " << requests[i].prompt.size());
@@ -188,7 +195,7 @@ TEST(CheckpointEngine, EqualBitsWithOtherPages) {
                   .page_size = 32,
                   .kv_cache_dtype = kv_cache_dtype});
     const std::vector<Request> requests = MixedRequests(alone.Text());
-    ExpectBitsOfAlone(&alone, &other, requests);
+    ExpectBits(RunEachAlone(&alone, requests), &other, requests);
   }
 }
 
@@ -205,9 +212,8 @@ TEST(CheckpointEngine, EqualBitsWithPrefixCacheAndPreemption) {
                    .kv_cache_dtype = kv_cache_dtype,
                    .enable_prefix_caching = true,
                    .num_pages = kMaxModelLen / 32});
-    for (int round = 0; round < 2; ++round) {
-      ExpectBitsOfAlone(&alone, &server, requests);
-    }
+    const Sinks expected = RunEachAlone(&alone, requests);
+    for (int round = 0; round < 2; ++round) ExpectBits(expected, &server, requests);
     const EngineStats stats = server.Stats();
     EXPECT_GT(stats.num_prefix_cache_hits, 1000);
     EXPECT_GT(stats.num_preemptions, 0);
@@ -240,7 +246,8 @@ TEST(CheckpointEngine, EqualBitsOfEveryKindOfPositions) {
           .ignore_eos = true};
       requests.push_back(std::move(request));
     }
-    for (int round = 0; round < 2; ++round) ExpectBitsOfAlone(&alone, &server, requests);
+    const Sinks expected = RunEachAlone(&alone, requests);
+    for (int round = 0; round < 2; ++round) ExpectBits(expected, &server, requests);
     EXPECT_GT(server.Stats().num_prefix_cache_hits, 100);
   }
 }
@@ -299,7 +306,7 @@ TEST(CheckpointEngine, EqualBitsWithSpeculation) {
                    .num_pages = kMaxModelLen / 32,
                    .speculates = true,
                    .proposer = is_right ? nullptr : &proposer});
-    ExpectBitsOfAlone(&alone, &server, requests);
+    ExpectBits(RunEachAlone(&alone, requests), &server, requests);
     const EngineStats stats = server.Stats();
     num_preemptions += stats.num_preemptions;
     EXPECT_GT(stats.num_draft_tokens, 300);
@@ -321,7 +328,7 @@ TEST(CheckpointEngine, EqualBitsWithADraftModel) {
                  .enable_prefix_caching = true,
                  .num_pages = kMaxModelLen / 32,
                  .draft_dtype = DType::kI4});
-  ExpectBitsOfAlone(&alone, &server, requests);
+  ExpectBits(RunEachAlone(&alone, requests), &server, requests);
   const EngineStats stats = server.Stats();
   EXPECT_GT(stats.num_draft_tokens, 200);
   EXPECT_GT(stats.num_accepted_tokens, stats.num_draft_tokens / 3);
