@@ -31,6 +31,14 @@ KvLayout LayoutOf(const ModelConfig& config, DType kv_cache_dtype, int page_size
           .dtype = kv_cache_dtype};
 }
 
+std::vector<DType> KvTypes() {
+  std::vector<DType> types;
+  for (const DTypeInfo& info : kDTypes) {
+    if (info.holds_kv) types.push_back(info.dtype);
+  }
+  return types;
+}
+
 absl::Status CheckKvType(const ModelConfig& config, DType kv_cache_dtype) {
   for (const AttentionSpec& spec : config.attention) {
     RETURN_IF_ERROR(CheckKvType(spec, kv_cache_dtype));

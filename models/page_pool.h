@@ -30,6 +30,9 @@ absl::StatusOr<PagePool> MakePagePool(KvLayout layout, int num_tokens, Backend* 
 // The layout of a model's K/V, without pages yet.
 KvLayout LayoutOf(const ModelConfig& config, DType kv_cache_dtype, int page_size);
 
+// The types that K/V may have, in the order of kDTypes.
+std::vector<DType> KvTypes();
+
 // Errors  UNIMPLEMENTED: K/V of this type do not serve the attention of a layer; names both
 absl::Status CheckKvType(const ModelConfig& config, DType kv_cache_dtype);
 

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "base/thread_name.h"
+#include "models/page_pool.h"
 #include "runtime/block_manager.h"
 #include "runtime/draft_model.h"
 #include "runtime/kv_cache.h"
@@ -57,8 +58,8 @@ absl::Status CheckOptions(const EngineOptions& options) {
   }
   if (!HoldsKv(options.kv_cache_dtype)) {
     return absl::InvalidArgumentError(
-        StrCat("kv_cache_dtype = ", NameOf(options.kv_cache_dtype),
-               ": K and V are stored as fp16, fp32, int8 or fx16 only"));
+        StrCat("kv_cache_dtype = ", NameOf(options.kv_cache_dtype), ": K and V are stored as ",
+               StrJoin(KvTypes(), [](DType type) { return NameOf(type); }), " only"));
   }
   const bool has_draft_model = options.speculative_method == SpeculativeMethod::kDraftModel;
   if (has_draft_model != (options.draft_checkpoint != nullptr)) {

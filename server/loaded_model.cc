@@ -44,7 +44,7 @@ absl::Status CheckKvCacheType(const ModelConfig& config, const ModelOptions& opt
   const absl::Status status = fit(wanted);
   if (status.ok()) return status;
   std::vector<std::string> supported;
-  for (const DType other : {DType::kF16, DType::kF32, DType::kI8, DType::kFx16}) {
+  for (const DType other : KvTypes()) {
     if (CheckKvType(config, other).ok() && fit(other).ok()) supported.emplace_back(NameOf(other));
   }
   if (supported.empty()) {

@@ -342,7 +342,7 @@ ProbeEndpoints Server::State::Pages() {
               },
           .check_admin =
               [this](const std::string& authorization) {
-                return admission->CheckRole(authorization, KeyRole::kAdmin);
+                return admission->Authenticate(authorization, KeyRole::kAdmin).status();
               },
           .health =
               [this] {

@@ -24,6 +24,7 @@
 #include "clients/cli/terminal.h"
 #include "server/config/limits.h"
 #include "server/http/blocking_client.h"
+#include "server/net/host_port.h"
 #include "server/net/unix_socket.h"
 #include "server/ops/health_probe.h"
 #include "server/server.h"
@@ -133,16 +134,11 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& se
 
 // True if a request in HTTP/1.1 gets an answer in HTTP/1.x: gRPC needs HTTP/2.
 bool AnswersHttp1(const std::string& server) {
-  const size_t colon = server.rfind(':');
-  HttpTarget target{.host = {}, .timeout = kProbeTimeout};
-  if (colon == std::string::npos || !absl::SimpleAtoi(server.substr(colon + 1), &target.port)) {
-    return false;
-  }
-  target.host = server.substr(0, colon);
-  if (target.host.starts_with('[') && target.host.ends_with(']')) {
-    target.host = target.host.substr(1, target.host.size() - 2);
-  }
-  return SendRequest(target, "GET", "/healthz").ok();
+  const auto address = SplitHostPort(server);
+  return address &&
+         SendRequest({.host = address->host, .port = address->port, .timeout = kProbeTimeout},
+                     "GET", "/healthz")
+             .ok();
 }
 
 absl::Status ExplainNoConnection(const std::string& server, bool has_tls) {

@@ -63,8 +63,13 @@ CallContext::~CallContext() {
 absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
   const CallSource source = metadata_.is_batch_row ? CallSource::kBatch : CallSource::kClient;
   ASSIGN_OR_RETURN(AdmissionPermit permit,
-                   parts_.admission->Admit(metadata_.authorization, role, std::move(abort),
-                                           metadata_.caller, client_.limited, request_id_, source));
+                   parts_.admission->Admit({.authorization = metadata_.authorization,
+                                            .role = role,
+                                            .abort = std::move(abort),
+                                            .caller = metadata_.caller,
+                                            .client = client_.limited,
+                                            .request_id = request_id_,
+                                            .source = source}));
   model_ = &permit.Model();
   {
     const std::lock_guard lock(mutex_);

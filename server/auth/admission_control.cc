@@ -67,22 +67,21 @@ void AdmissionPermit::ReleaseKey() {
   key->Release(source_);
 }
 
-absl::StatusOr<AdmissionPermit> AdmissionControl::Admit(
-    std::string_view authorization, KeyRole role, AbortCallback abort, std::optional<Caller> caller,
-    const std::string& client, const std::string& request_id, CallSource source) {
-  ASSIGN_OR_RETURN(AdmissionPermit permit,
-                   AddCall({.abort = std::move(abort), .request_id = request_id}));
+absl::StatusOr<AdmissionPermit> AdmissionControl::Admit(Asked asked) {
+  ASSIGN_OR_RETURN(AdmissionPermit permit, AddCall({.abort = std::move(asked.abort),
+                                                    .request_id = std::move(asked.request_id)}));
+  std::optional<Caller> caller = std::move(asked.caller);
   if (!caller) {
-    ASSIGN_OR_RETURN(caller, access_->Authenticate(authorization, role));
+    ASSIGN_OR_RETURN(caller, access_->Authenticate(asked.authorization, asked.role));
   }
-  if (*caller == nullptr) caller = access_->OfAddress(client);
-  if (*caller != nullptr) RETURN_IF_ERROR((*caller)->Acquire(Clock::now(), source));
+  if (*caller == nullptr) caller = access_->OfAddress(asked.client);
+  if (*caller != nullptr) RETURN_IF_ERROR((*caller)->Acquire(Clock::now(), asked.source));
   {
     const std::lock_guard lock(mutex_);
     running_.at(permit.id_).caller = *caller;
   }
   permit.key_ = *std::move(caller);
-  permit.source_ = source;
+  permit.source_ = asked.source;
   return permit;
 }
 

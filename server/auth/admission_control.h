@@ -79,27 +79,24 @@ class AdmissionControl {
   // At most `max_calls` run at once. `access` must outlive this.
   AdmissionControl(int max_calls, AccessControl* access) : max_calls_(max_calls), access_(access) {}
 
-  // `authorization`: see AccessControl::Authenticate. `abort`: how AbortAll ends this call; empty
-  // if the call ends by itself soon. `caller`: what Authenticate has returned before for this role.
-  // `client`: the address that has the limits where there are no keys. `request_id`: AbortCalls.
-  // `source`: whose limits of running calls and requests apply.
+  struct Asked {
+    std::string_view authorization = {};  // see AccessControl::Authenticate
+    KeyRole role = KeyRole::kUser;
+    AbortCallback abort = {};  // how AbortAll ends this call; empty if it ends by itself soon
+    // What Authenticate has returned before for this role.
+    std::optional<Caller> caller = {};
+    std::string client = {};      // the address that has the limits where there are no keys
+    std::string request_id = {};  // for AbortCalls
+    CallSource source = CallSource::kClient;  // whose limits of running calls and requests apply
+  };
   // Errors  UNAVAILABLE: as Readiness
   //         RESOURCE_EXHAUSTED: too many calls, or a limit of the key; carries the retry delay
   //         UNAUTHENTICATED, PERMISSION_DENIED: as AccessControl::Authenticate
-  absl::StatusOr<AdmissionPermit> Admit(std::string_view authorization, KeyRole role,
-                                        AbortCallback abort = {}, std::optional<Caller> caller = {},
-                                        const std::string& client = {},
-                                        const std::string& request_id = {},
-                                        CallSource source = CallSource::kClient);
+  absl::StatusOr<AdmissionPermit> Admit(Asked asked);
 
-  // As AccessControl::Authenticate.
+  // As AccessControl::Authenticate; in every state of the server.
   absl::StatusOr<Caller> Authenticate(std::string_view authorization, KeyRole role) const {
     return access_->Authenticate(authorization, role);
-  }
-
-  // Checks the key's role only: for pages that answer in every state of the server.
-  absl::Status CheckRole(std::string_view authorization, KeyRole role) const {
-    return access_->Authenticate(authorization, role).status();
   }
 
   // Starts to admit calls, or goes on with another model. `model` must outlive the permits that are

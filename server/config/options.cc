@@ -16,10 +16,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/str_cat.h"
+#include "kernels/dtype.h"
+#include "models/page_pool.h"
 #include "runtime/limits.h"
 #include "server/config/flags.h"
 #include "server/config/limits.h"
 #include "server/http/cross_origin.h"
+#include "server/net/host_port.h"
 #include "server/net/unix_socket.h"
 #include "server/ops/otlp_exporter.h"
 
@@ -44,17 +47,11 @@ AssignFlag AssignListen(std::string* target, bool or_off) {
       target->clear();
       return absl::OkStatus();
     }
-    const size_t colon = value.rfind(':');
-    int port = 0;
-    if (colon == std::string::npos || colon == 0 ||
-        !absl::SimpleAtoi(value.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    if (!SplitHostPort(value)) {
       return absl::InvalidArgumentError(
-          StrCat("it must be HOST:PORT with a port in [0, 65535], such as 127.0.0.1:50051",
-                 or_off ? ", or off" : ""));
-    }
-    // "::1:80" is an address of its own, and one with a port: who reads it must not have to guess.
-    if (value[0] != '[' && value.find(':') != colon) {
-      return absl::InvalidArgumentError("an IPv6 address stands in brackets: [::1]:50051");
+          StrCat("it must be HOST:PORT with a port in [0, 65535], such as 127.0.0.1:50051, an IPv6 "
+                 "address in brackets: [::1]:50051",
+                 or_off ? "; or off" : ""));
     }
     *target = value;
     return absl::OkStatus();
@@ -113,6 +110,16 @@ AssignFlag AssignWeightType(std::optional<DType>* target) {
   });
 }
 
+// Names of KvTypes, and the flag that sets one.
+std::vector<std::string> KvTypeNames() {
+  std::vector<std::string> names;
+  for (const DType type : KvTypes()) names.emplace_back(NameOf(type));
+  return names;
+}
+AssignFlag AssignKvType(DType* target) {
+  return AssignChoice(KvTypeNames(), [target](size_t i) { *target = KvTypes()[i]; });
+}
+
 std::vector<Flag> MemoryFlags(ModelOptions& options) {
   EngineOptions& engine = options.engine;
   return {
@@ -121,15 +128,11 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
               " (auto: as stored in the checkpoint); default auto"),
        AssignWeightType(&options.dtype)},
       {"kv-cache-dtype", "Memory", "TYPE",
-       "Data type of the KV cache: fp16, fp32, int8 or fx16 (models whose attention is lssar: keys "
-       "in 16-bit fixed point, half of whose bytes a step reads for most keys; slower than fp16 on "
-       "CPUs without VNNI and on GPUs); default fp16",
-       AssignChoice(
-           {"fp16", "fp32", "int8", "fx16"},
-           [&engine](size_t i) {
-             constexpr std::array kTypes = {DType::kF16, DType::kF32, DType::kI8, DType::kFx16};
-             engine.kv_cache_dtype = kTypes.at(i);
-           })},
+       StrCat("Data type of the KV cache: ", StrJoin(KvTypeNames()),
+              " (fx16, for models whose attention is lssar: keys in 16-bit fixed point, half of "
+              "whose bytes a step reads for most keys; slower than fp16 on CPUs without VNNI and "
+              "on GPUs); default fp16"),
+       AssignKvType(&engine.kv_cache_dtype)},
       {"kv-cache-memory", "Memory", "BYTES",
        "Size of the KV cache in bytes, with suffix K, M or G for powers of 1024; default 0: on the "
        "CPU four sequences of max-model-len, at most half of the available memory; on a GPU "

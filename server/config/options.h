@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
-#include "runtime/engine.h"
+#include "runtime/engine_options.h"
 #include "server/auth/api_keys.h"
 #include "server/net/client_address.h"
 #include "server/net/tls.h"

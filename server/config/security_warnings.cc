@@ -1,6 +1,9 @@
 #include "server/config/security_warnings.h"
 
+#include <utility>
+
 #include "base/str_cat.h"
+#include "server/net/host_port.h"
 #include "server/net/unix_socket.h"
 
 namespace lssar {
@@ -12,8 +15,9 @@ bool IsReachable(std::string_view listen) { return !listen.empty() && !IsLoopbac
 
 bool IsLoopback(std::string_view listen) {
   if (IsUnixSocket(listen)) return true;
-  const std::string_view host = listen.substr(0, listen.rfind(':'));
-  return host == "localhost" || host == "[::1]" || host.starts_with("127.");
+  const auto address = SplitHostPort(listen);
+  return address && (address->host == "localhost" || address->host == "::1" ||
+                     address->host.starts_with("127."));
 }
 
 std::vector<std::string> SecurityWarnings(const ServerOptions& options) {
@@ -25,16 +29,10 @@ std::vector<std::string> SecurityWarnings(const ServerOptions& options) {
       "without TLS: traffic is unencrypted, and anyone on the network path can read it, API keys "
       "included";
   constexpr std::string_view kSetTls = "--tls-cert FILE and --tls-key FILE";
-  if (IsReachable(options.listen)) {
-    const std::string flag = StrCat("--listen ", options.listen);
-    if (!options.tls.HasTls()) warn(flag, kNoTls, kSetTls);
-    if (options.api_keys.empty() && options.tls.client_ca.empty()) {
-      warn(flag, "without API keys: anyone who can reach the port can call the server",
-           "--api-keys FILE or --tls-client-ca FILE");
-    }
-  }
-  if (IsReachable(options.http_listen)) {
-    const std::string flag = StrCat("--http-listen ", options.http_listen);
+  for (const auto& [name, listen] :
+       {std::pair("--listen ", options.listen), {"--http-listen ", options.http_listen}}) {
+    if (!IsReachable(listen)) continue;
+    const std::string flag = StrCat(name, listen);
     if (!options.tls.HasTls()) warn(flag, kNoTls, kSetTls);
     if (options.api_keys.empty() && options.tls.client_ca.empty()) {
       warn(flag, "without API keys: anyone who can reach the port can use it",

@@ -17,11 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "base/thread_name.h"
 #include "server/net/event_counts.h"
+#include "server/net/host_port.h"
 
 namespace lssar {
 namespace {
@@ -33,18 +33,6 @@ using ErrorCode = boost::system::error_code;
 // Accepted in a row before the timers get their turn.
 constexpr int kMaxBatch = 64;
 constexpr auto kPause = std::chrono::milliseconds(100);
-
-// "[::1]:8080" -> "::1", "8080".
-bool SplitAddress(std::string_view listen, std::string* host, std::string* port) {
-  const size_t colon = listen.rfind(':');
-  if (colon == std::string_view::npos) return false;
-  std::string_view name = listen.substr(0, colon);
-  if (name.starts_with('[') && name.ends_with(']')) name = name.substr(1, name.size() - 2);
-  *host = name;
-  *port = listen.substr(colon + 1);
-  int number = 0;
-  return absl::SimpleAtoi(*port, &number);
-}
 
 int AcceptFrom(tcp::acceptor& listener, sockaddr_storage* address) {
   socklen_t size = sizeof(*address);
@@ -108,14 +96,15 @@ ErrorCode Acceptor::State::OpenListener(const tcp::endpoint& endpoint) {
 }
 
 absl::Status Acceptor::State::Open() {
-  std::string host, port_text;
-  if (!SplitAddress(options.listen, &host, &port_text)) {
+  const auto address = SplitHostPort(options.listen);
+  if (!address) {
     return absl::InvalidArgumentError(
         StrCat(options.flag, " ", options.listen, " is not HOST:PORT"));
   }
   ErrorCode error;
   const auto found = tcp::resolver(context).resolve(
-      host, port_text, tcp::resolver::passive | tcp::resolver::numeric_service, error);
+      address->host, StrCat(address->port), tcp::resolver::passive | tcp::resolver::numeric_service,
+      error);
   if (!error && found.empty()) error = asio::error::host_not_found;
   std::optional<ErrorCode> first_error;
   for (const auto& entry : found) {

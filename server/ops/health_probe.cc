@@ -9,15 +9,16 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "server/http/blocking_client.h"
 #include "server/net/connect.h"
+#include "server/net/host_port.h"
 #include "server/net/unix_socket.h"
 
 namespace lssar {
@@ -25,27 +26,21 @@ namespace {
 
 constexpr std::chrono::seconds kTimeout{3};
 
-struct Address {
-  std::string host;  // or unix:PATH, without a port
-  int port = 0;
+// A host and a port, or unix:PATH as the host.
+using Address = HostPort;
 
-  std::string Text() const { return IsUnixSocket(host) ? host : StrCat(host, ":", port); }
-  std::string BareHost() const {  // without the brackets of IPv6
-    std::string bare = host;
-    if (bare.starts_with('[')) bare = bare.substr(1, bare.size() - 2);
-    return bare;
-  }
-};
+std::string TextOf(const Address& address) {
+  return IsUnixSocket(address.host) ? address.host : address.Text();
+}
 
 // The address at which this machine reaches a server that listens on `listen`.
 absl::StatusOr<Address> LocalAddress(const char* flag, const std::string& listen) {
   if (IsUnixSocket(listen)) return Address{.host = listen};
-  const size_t colon = listen.rfind(':');
-  Address address{.host = listen.substr(0, colon)};
-  if (address.host == "0.0.0.0") address.host = "127.0.0.1";
-  if (address.host == "[::]") address.host = "[::1]";
-  if (absl::SimpleAtoi(listen.substr(colon + 1), &address.port) && address.port != 0) {
-    return address;
+  std::optional<Address> address = SplitHostPort(listen);
+  if (address && address->port != 0) {
+    if (address->host == "0.0.0.0") address->host = "127.0.0.1";
+    if (address->host == "::") address->host = "::1";
+    return *std::move(address);
   }
   return absl::InvalidArgumentError(
       StrCat(flag, " ", listen, ": with port 0 only the server knows its port; set a port"));
@@ -53,13 +48,13 @@ absl::StatusOr<Address> LocalAddress(const char* flag, const std::string& listen
 
 absl::Status NoAnswer(const Address& address, const std::string& reason) {
   return absl::UnavailableError(
-      StrCat("no answer from a server at ", address.Text(), ": ", reason));
+      StrCat("no answer from a server at ", TextOf(address), ": ", reason));
 }
 
 absl::Status ProbeHttp(const Address& address, bool has_tls) {
   const auto reply = SendRequest(
-      {.host = address.BareHost(), .port = address.port, .has_tls = has_tls, .timeout = kTimeout},
-      "GET", "/readyz");
+      {.host = address.host, .port = address.port, .has_tls = has_tls, .timeout = kTimeout}, "GET",
+      "/readyz");
   if (!reply.ok()) return NoAnswer(address, std::string(reply.status().message()));
   if (reply->status == 200) return absl::OkStatus();
   return absl::UnavailableError(absl::StripTrailingAsciiWhitespace(reply->body));
@@ -94,7 +89,7 @@ absl::StatusOr<bool> IsServing(const Address& address, const TlsFiles& tls) {
   // would be no name.
   arguments.SetSslTargetNameOverride("127.0.0.1");
   const auto is_serving =
-      lssar::IsServing(grpc::CreateCustomChannel(address.Text(), credentials, arguments));
+      lssar::IsServing(grpc::CreateCustomChannel(TextOf(address), credentials, arguments));
   if (!is_serving.ok()) return NoAnswer(address, std::string(is_serving.status().message()));
   return is_serving;
 }
@@ -148,7 +143,7 @@ absl::Status ProbeGrpcPort(const std::string& listen, const TlsFiles& tls) {
   ASSIGN_OR_RETURN(const Address address, LocalAddress("--listen", listen));
   if (IsUnixSocket(listen)) return IsServing(address, {}).status();
   if (tls.client_ca.empty()) return IsServing(address, tls).status();
-  const absl::Status status = TryConnect(address.BareHost(), address.port, kTimeout);
+  const absl::Status status = TryConnect(address.host, address.port, kTimeout);
   return status.ok() ? status : NoAnswer(address, std::string(status.message()));
 }
 

@@ -18,6 +18,7 @@
 #include "base/str_cat.h"
 #include "base/thread_name.h"
 #include "server/http/blocking_client.h"
+#include "server/net/host_port.h"
 #include "server/ops/log.h"
 
 namespace lssar {
@@ -138,19 +139,10 @@ absl::StatusOr<OtlpEndpoint> ParseOtlpEndpoint(std::string_view url) {
   const size_t slash = std::min(url.find('/'), url.size());
   const std::string_view path = url.substr(slash);
   endpoint.path = path.size() <= 1 ? kDefaultPath : path;
-  const std::string_view authority = url.substr(0, slash);
-  const size_t colon = authority.rfind(':');
-  if (colon == authority.npos) return error;
-  std::string_view host = authority.substr(0, colon);
-  const bool is_in_brackets = host.starts_with('[') && host.ends_with(']');
-  if (is_in_brackets) host = host.substr(1, host.size() - 2);
-  const std::string port(authority.substr(colon + 1));
-  if (host.empty() || (host.find(':') != host.npos) != is_in_brackets ||
-      host.find_first_of("[]") != host.npos || !absl::SimpleAtoi(port, &endpoint.port) ||
-      endpoint.port < 1 || endpoint.port > 65535) {
-    return error;
-  }
-  endpoint.host = host;
+  const auto address = SplitHostPort(url.substr(0, slash));
+  if (!address || address->port == 0) return error;
+  endpoint.host = address->host;
+  endpoint.port = address->port;
   return endpoint;
 }
 

@@ -430,7 +430,7 @@ TEST(AdmissionPermitTest, TokensUsedUnderALimitThatCameLaterAreCharged) {
   admission.Open(static_cast<LoadedModel*>(static_cast<void*>(&model)));
   const auto usage = std::make_shared<KeyUsage>("alice");
   {
-    auto permit = admission.Admit({}, KeyRole::kUser, {}, usage);
+    auto permit = admission.Admit({.caller = usage});
     ASSERT_TRUE(permit.ok());
     EXPECT_TRUE(permit->ReserveTokens(1'000'000'000).ok());
     permit->CountTokens(1000);
@@ -449,11 +449,11 @@ TEST(AdmissionControlTest, TellsTheLastRefusalOfAClosedServer) {
   const auto access = AccessControl::Open("", &log);
   ASSERT_TRUE(access.ok());
   AdmissionControl admission(2, access->get());
-  EXPECT_FALSE(admission.Admit({}, KeyRole::kUser).ok()) << "it is loading";
+  EXPECT_FALSE(admission.Admit({}).ok()) << "it is loading";
   admission.Close(absl::UnavailableError("closed"));
   EXPECT_EQ(admission.LastRefusal(), Clock::time_point());
   const auto before_call = Clock::now();
-  EXPECT_EQ(admission.Admit({}, KeyRole::kUser).status(), absl::UnavailableError("closed"));
+  EXPECT_EQ(admission.Admit({}).status(), absl::UnavailableError("closed"));
   EXPECT_GE(admission.LastRefusal(), before_call);
 }
 

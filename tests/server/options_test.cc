@@ -313,7 +313,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"--max-num-batched-tokens", "in [1, 16384]"}},
         BadLine{{"--model", "D", "--page-size", "17"}, {"--page-size", "one of 16, 32, 64"}},
         BadLine{{"--model", "D", "--kv-cache-dtype", "bf16"},
-                {"\"bf16\"", "one of fp16, fp32, int8"}},
+                {"\"bf16\"", "one of fp32, fp16, int8"}},
         BadLine{{"--model", "D", "--kv-cache-memory", "2T"},
                 {"--kv-cache-memory", "\"2T\"", "K, M or G"}},
         BadLine{{"--model", "D", "--kv-cache-memory", "1GK"}, {"--kv-cache-memory", "\"1GK\""}},
