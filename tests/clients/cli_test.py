@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import unittest
 
-from programs import CLI, MODEL, SERVER, RunningServer, clean_environment, run_cli
+from programs import CLI, MODEL, SERVER, SHIPPED, RunningServer, clean_environment, run_cli
 
 
 class GenerateTest(unittest.TestCase):
@@ -618,7 +618,10 @@ class UsageTest(unittest.TestCase):
         self.assertIn('engine: forward', shown)
 
     def test_get_info(self):
+        shipped = json.loads(run_cli('info', '--json', '--model', SHIPPED, model=False).stdout)
+        self.assertTrue(0 < shipped['self_check_error'] < 0.01, shipped)
         facts = json.loads(run_cli('info', '--json').stdout)
+        self.assertIsNone(facts['self_check_error'])
         self.assertEqual((facts['model_name'], facts['attention_kind'], facts['attention_p']),
                          ('lssar-6m', 'lssar', 15))
         self.assertIn('trained at 1024 tokens', run_cli('info').stdout)

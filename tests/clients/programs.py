@@ -5,11 +5,14 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import threading
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / 'support'))
+from unchecked_model import SHIPPED, UNCHECKED as MODEL  # noqa: E402, F401
 
 CLI = os.environ['LSSAR_CLI']
 SERVER = os.environ['LSSAR_SERVER']
-MODEL = 'models/zoo/lssar-6m'  # relative to the source tree, where ctest starts the tests
 TIMEOUT_S = 240  # far longer than any call takes; only a hang reaches it
 
 

@@ -22,6 +22,7 @@ import urllib.request
 import grpc
 
 from server_process import MODEL, SERVER, ServerProcess, check_health
+from unchecked_model import SHIPPED
 
 SECRET = "Marmalade"  # occurs in prompts; must never occur in a log
 
@@ -186,8 +187,7 @@ class ClientTest(unittest.TestCase):
 def write_slow_checkpoint(directory):
     """The shipped model with a golden row that the reference device computes for minutes."""
     for name in os.listdir(MODEL):
-        if name != "golden.safetensors":
-            os.symlink(os.path.abspath(f"{MODEL}/{name}"), f"{directory}/{name}")
+        os.symlink(f"{MODEL}/{name}", f"{directory}/{name}")
     tensors = {"tokens_0": ("I32", [16384], bytes(4 * 16384)),
                "rows_0": ("I32", [1], struct.pack("<i", 16383)),
                "logits_0": ("F32", [1, 4096], bytes(4 * 4096))}
@@ -302,9 +302,8 @@ class SelfCheckTest(unittest.TestCase):
     def test_it_is_served_with_the_flag_alone_and_says_so(self):
         with tempfile.TemporaryDirectory() as directory:
             for name in os.listdir(MODEL):
-                if name != "golden.safetensors":
-                    os.symlink(os.path.abspath(f"{MODEL}/{name}"), f"{directory}/{name}")
-            with open(f"{MODEL}/golden.safetensors", "rb") as file:
+                os.symlink(f"{MODEL}/{name}", f"{directory}/{name}")
+            with open(f"{SHIPPED}/golden.safetensors", "rb") as file:
                 golden = bytearray(file.read())
             size = struct.unpack("<Q", golden[:8])[0]
             begin = 8 + size + json.loads(golden[8:8 + size])["logits_0"]["data_offsets"][0]

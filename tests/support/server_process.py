@@ -13,9 +13,10 @@ import threading
 import time
 from typing import Any
 
+from unchecked_model import UNCHECKED as MODEL
+
 SERVER = os.environ["LSSAR_SERVER"]
 IS_SANITIZED = os.environ.get("LSSAR_SANITIZED") == "1"
-MODEL = "models/zoo/lssar-6m"
 
 
 def check_health(*flags: str, environment: dict[str, str] | None = None
