@@ -91,7 +91,7 @@ def log_disagreements(server, calls):
 
 def soak(programs, quick):
     """Soak: mixed requests from 64 connections; checks memory, pages and statuses."""
-    num_requests = 2000 if quick else 30000
+    num_requests = 600 if quick else 30000
     # The pool is small enough that the warm-up touches all of it (untouched pages take no memory)
     # and that requests are preempted.
     with Server(programs.server, '--max-model-len', '8192', '--kv-cache-memory', '64M') as server:
@@ -202,7 +202,7 @@ def outputs(clients):
 def killed_clients(programs, quick):
     """kill -9 for half of the clients in the middle of their streams."""
     num_survivors = 4 if quick else NUM_STREAMS // 2
-    num_tokens = 600 if quick else 1500
+    num_tokens = 300 if quick else 1500
     endless = 16000  # tokens of the clients to kill: they never end by themselves
     with Server(programs.server) as server:
         expected = outputs(start_clients(programs, server, range(num_survivors), num_tokens))
@@ -212,7 +212,7 @@ def killed_clients(programs, quick):
         clients = start_clients(programs, server, range(num_survivors), num_tokens)
         # Until every request has pages.
         before = server.wait_for_stats(
-            lambda stats: stats.num_generated_tokens - begin > 200 * num_survivors)
+            lambda stats: stats.num_generated_tokens - begin > num_tokens // 3 * num_survivors)
         for victim in victims:
             victim.send_signal(signal.SIGKILL)
         killed_at = time.monotonic()
@@ -241,7 +241,8 @@ def killed_clients(programs, quick):
 def out_of_pages(programs, quick):
     """A KV cache with a quarter of the pages that the load needs."""
     num_requests = 12 if quick else 32
-    num_prompt_tokens, num_tokens = 200, 312  # eight pages of 64 tokens
+    # Four or eight pages of 64 tokens.
+    num_prompt_tokens, num_tokens = (60, 196) if quick else (200, 312)
     requests = [sampled(seed, num_prompt_tokens, num_tokens, use_prefix_cache=False)
                 for seed in range(num_requests)]
     with Server(programs.server) as server:
@@ -249,7 +250,7 @@ def out_of_pages(programs, quick):
         facts = server.stub.GetInfo(pb.GetInfoRequest())
     page_bytes = 2 * facts.num_hidden_layers * facts.hidden_size * facts.page_size * 2  # K, V
     num_wanted = num_requests * (num_prompt_tokens + num_tokens) // facts.page_size
-    with Server(programs.server, '--max-model-len', '1024', '--kv-cache-memory',
+    with Server(programs.server, '--max-model-len', '512', '--kv-cache-memory',
                 num_wanted // 4 * page_bytes) as server:
         before = server.stats()
         begin = time.monotonic()
@@ -358,7 +359,7 @@ def overload(programs, quick):
 
 def stop_under_load(programs, quick):
     """SIGTERM under load."""
-    num_tokens = 300 if quick else 1000
+    num_tokens = 120 if quick else 1000
     with Server(programs.server, '--drain-timeout', '2m') as server:
         num_accepted = 0
         is_stopping = threading.Event()
@@ -512,8 +513,9 @@ def stream_over_http(address, num_prompt_tokens, num_tokens, num_requests, seed)
 
 def http_beside_grpc(programs, quick):
     """Tokens/s of 16 streams over HTTP beside 16 streams over gRPC."""
-    num_requests, num_tokens = (2, 128) if quick else (4, 256)
-    flags = ('--random-input-len', 'fixed:128', '--random-output-len', f'fixed:{num_tokens}',
+    num_requests, num_prompt_tokens, num_tokens = (2, 32, 32) if quick else (4, 128, 256)
+    flags = ('--random-input-len', f'fixed:{num_prompt_tokens}',
+             '--random-output-len', f'fixed:{num_tokens}',
              '--max-concurrency', NUM_STREAMS, '--num-prompts', num_requests * NUM_STREAMS,
              '--warmup', '0s')
     ratios, counts = [], []
@@ -524,7 +526,7 @@ def http_beside_grpc(programs, quick):
             grpc_point, = programs.bench(server.address, *flags)
             begin = time.monotonic()
             counts += in_threads([
-                lambda i=i: stream_over_http(address, 128, num_tokens, num_requests,
+                lambda i=i: stream_over_http(address, num_prompt_tokens, num_tokens, num_requests,
                                              1000 * (round_idx * NUM_STREAMS + i))
                 for i in range(NUM_STREAMS)])
             rate = NUM_STREAMS * num_requests * num_tokens / (time.monotonic() - begin)

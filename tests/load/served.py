@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -14,7 +15,9 @@ import grpc
 from lssar.v1 import inference_pb2 as pb
 from lssar.v1 import inference_pb2_grpc
 
-MODEL = 'models/zoo/lssar-6m'  # of the source tree, where the proofs run
+sys.path.append(os.path.join(os.path.dirname(__file__), '..', 'support'))
+from unchecked_model import UNCHECKED as MODEL  # noqa: E402
+
 TIMEOUT_S = 600  # only a hang reaches it
 # Flags of `lssar bench` and lssar_engine_rate: streams end and begin all the time.
 STEADY_LOAD = ('--random-input-len', 'fixed:128', '--random-output-len', 'uniform:128,384')
@@ -137,6 +140,7 @@ class Server:
             stats = self.stats()
             if condition(stats):
                 return stats
+            time.sleep(0.002)
         raise RuntimeError(f'the condition never held; now {stats}')
 
     def watch_health(self, statuses):
