@@ -33,7 +33,8 @@ class PackageTest(unittest.TestCase):
         run('/usr/bin/python3', '-B', ROOT / 'deploy/debian/manual.py', BUILD / 'bin',
             BUILD / 'manual', env={**os.environ, 'PATH': '/usr/bin:/bin',
                                    'PYTHONPATH': str(ROOT / 'clients/python')})
-        run('cpack', '--config', BUILD / 'CPackConfig.cmake', '-B', cls.folder)
+        run('cpack', '--config', BUILD / 'CPackConfig.cmake', '-D',
+            'CPACK_DEBIAN_COMPRESSION_TYPE=none', '-B', cls.folder)
         [cls.package] = cls.folder.glob('lssar_*.deb')
         cls.tree = cls.folder / 'tree'
         run('dpkg-deb', '--extract', cls.package, cls.tree)
