@@ -7,7 +7,9 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-from programs import run_cli
+from lssar import figures
+
+from programs import FigureProgram, run_cli
 
 # Debian's python3, which has matplotlib; another one may be first in PATH.
 PATH = '/usr/bin:/bin'
@@ -25,7 +27,7 @@ class FigureTest(unittest.TestCase):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def run_ok(self, *arguments, **extra):
-        done = run_cli(*arguments, PATH=PATH, **extra)
+        done = run_cli(*arguments, **{'PATH': PATH, **extra})
         self.assertEqual(done.returncode, 0, done.stderr)
         return done
 
@@ -48,8 +50,7 @@ class FigureTest(unittest.TestCase):
         one = self.folder / 'one.json'
         one.write_text(every)
         two = self.folder / 'two.svg'
-        self.run_ok('figure', 'attention', two, f'lssar={one}', 'softmax=-', stdin=every,
-                    model=False)
+        self.assertEqual(figures.main(['attention', str(two), f'lssar={one}', f'softmax={one}']), 0)
         texts = words(two)
         self.assertLessEqual({'lssar, layer 2', 'softmax, layer 2'}, set(texts))
         # Below each panel, and left of each line of them.
@@ -57,19 +58,23 @@ class FigureTest(unittest.TestCase):
 
     def test_curves(self):
         ids = ','.join(['2', *(str(300 + i * i % 97) for i in range(300))])
+        program = FigureProgram(self.folder)
         positions = self.folder / 'positions.svg'
-        self.run_ok('perplexity', '--ids', ids, '--by-position', '--figure', positions)
+        self.run_ok('perplexity', '--ids', ids, '--by-position', '--figure', positions,
+                    PATH=program.path)
+        program.draw()
         self.assertIn('tokens read before', words(positions))
         for command, *arguments in (('score', '--ids', ids, '--lengths', '64,128'),
                                     ('passkey', '--lengths', '150,256', '--trials', '1')):
             path = self.folder / f'{command}.svg'
-            done = self.run_ok(command, *arguments, '--json', '--figure', path)
+            done = self.run_ok(command, *arguments, '--json', '--figure', path, PATH=program.path)
+            program.draw()
             self.assertIn('256' if command == 'passkey' else '128', words(path))
             (self.folder / f'{command}.json').write_text(done.stdout)
         # Two runs in one figure.
         loss = self.folder / 'score.json'
         both = self.folder / 'both.svg'
-        self.run_ok('figure', 'loss', both, f'one={loss}', f'two={loss}', model=False)
+        self.assertEqual(figures.main(['loss', str(both), f'one={loss}', f'two={loss}']), 0)
         self.assertLessEqual({'one', 'two'}, set(words(both)))
 
     def test_what_cannot_be_drawn_is_known_before_the_work(self):

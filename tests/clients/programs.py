@@ -1,5 +1,7 @@
 """Runs the built programs. ctest gives their paths in the environment."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -7,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import unittest.mock
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / 'support'))
 from unchecked_model import SHIPPED, UNCHECKED as MODEL  # noqa: E402, F401
@@ -28,6 +31,27 @@ def run_cli(*arguments, stdin='', model=True, **extra):
     command = [CLI, *arguments, *(['--model', MODEL] if model else [])]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S,
                           env=clean_environment(LSSAR_HISTORY='', **extra), check=False)
+
+
+class FigureProgram:
+    """A `lssar-figure`, in a folder that PATH begins with, that keeps what a command gives it:
+    matplotlib then draws it in this process, which has imported it once."""
+
+    def __init__(self, folder):
+        self.path = f'{folder}:{os.environ["PATH"]}'
+        self._program = pathlib.Path(folder, 'lssar-figure')
+        self._program.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"$0.arguments"\necho ready\n'
+                                 'cat >"$0.result"\n')
+        self._program.chmod(0o755)
+
+    def draw(self):
+        """Writes the figure that the last command asked for."""
+        from lssar import figures  # with matplotlib, which few tests need
+        arguments = pathlib.Path(f'{self._program}.arguments').read_text().splitlines()
+        with (open(f'{self._program}.result', encoding='utf-8') as result,
+              unittest.mock.patch('sys.stdin', result), contextlib.redirect_stdout(io.StringIO())):
+            if code := figures.main(arguments):
+                raise AssertionError(f'{arguments}: {code}')
 
 
 def run_page(page, python, environment):

@@ -10,7 +10,7 @@ import unittest
 from lssar import Client, LssarError
 from lssar.checkpoints import replay
 
-from programs import MODEL, RunningServer, run_cli
+from programs import MODEL, FigureProgram, RunningServer, run_cli
 
 # `lssar verify` runs the python3 of PATH: the one that runs this test, which has grpc.
 PYTHON = {'PATH': f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}',
@@ -66,9 +66,11 @@ class SweepTest(unittest.TestCase):
     def test_figure(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, 'sweep.svg')
+            program = FigureProgram(folder)
             done = run('sweep', '--ids', IDS, '--lengths', '64,128', '--rows', '1', '--p', '3,15',
-                       '--figure', str(path), **PYTHON)
+                       '--figure', str(path), PATH=program.path)
             self.assertEqual(done.returncode, 0, done.stderr)
+            program.draw()
             self.assertIn('p = 15', path.read_text())
 
     def test_in_process(self):
@@ -147,9 +149,11 @@ class SweepTest(unittest.TestCase):
     def test_figure_of_buckets(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, 'buckets.svg')
+            program = FigureProgram(folder)
             done = run('sweep', '--ids', IDS, '--lengths', '128', '--rows', '1', '--p', '3,15',
-                       '--buckets', '16,64', '--figure', str(path), **PYTHON)
+                       '--buckets', '16,64', '--figure', str(path), PATH=program.path)
             self.assertEqual(done.returncode, 0, done.stderr)
+            program.draw()
             self.assertIn('tokens read before', path.read_text())
 
     def test_wrong_usage(self):
