@@ -248,7 +248,7 @@ class EndTest(unittest.TestCase):
             return error.code
 
     def test_a_drain_has_a_limit_and_rejects_new_calls(self):
-        server = Server("--drain-timeout", "2s")
+        server = Server("--drain-timeout", "1s")
         stream = self.begin_stream(server)
         server.process.send_signal(signal.SIGINT)
         server.wait_for("draining")
