@@ -1,5 +1,6 @@
 """`lssar` against a service that does what a real one does only under load."""
 
+from concurrent import futures
 import json
 import pathlib
 import subprocess
@@ -225,14 +226,6 @@ class ScoreRowsTest(unittest.TestCase):
         self.score(service=FakeService(checkpoint_hash='a', breaks_after=3))
         self.expect_scores(100)
 
-    def test_a_server_that_stays_away_is_a_sentence(self):
-        self.input.write_text(item_lines(5))
-        away = FakeService(checkpoint_hash='a', num_refusals=1000,
-                           refusal=('UNAVAILABLE', 'draining'))
-        self.assertIn('no answer after 6 attempts: draining', self.score(service=away,
-                                                                         code=1).stderr)
-        self.assertEqual(self.output.read_text(), '')
-
 
 class EmbedTest(unittest.TestCase):
 
@@ -249,18 +242,34 @@ class EmbedTest(unittest.TestCase):
                 self.assertIn('the server sent vectors of different sizes', done.stderr)
 
 
-class LoadingTest(unittest.TestCase):
+class WaitingTest(unittest.TestCase):
     """gRPC makes five attempts, in about a second and a half. Loading may take minutes."""
 
-    def test_a_server_that_loads_is_waited_for(self):
-        for arguments, output in ((['info', '--json'], '"model_name":"fake"'),
-                                  (['generate', 'x'], 'Hi')):
-            with (self.subTest(arguments),
-                  RunningFake(FakeService(pieces=['Hi'], num_loading=12)) as fake):
-                done = run_cli(*arguments, '--server', fake.address, model=False)
-                self.assertEqual((done.returncode, done.stderr), (
-                    0, f'waiting for {fake.address}, which is loading its model\n'))
-                self.assertIn(output, done.stdout)
+    def test_a_server_that_loads_is_waited_for_and_one_that_stays_away_is_a_sentence(self):
+        with futures.ThreadPoolExecutor() as pool:  # they wait at the same time
+            for done in [pool.submit(self.wait, ['info', '--json'], '"model_name":"fake"'),
+                         pool.submit(self.wait, ['generate', 'x'], 'Hi'),
+                         pool.submit(self.score_without_a_server)]:
+                done.result()
+
+    def wait(self, arguments, output):
+        with RunningFake(FakeService(pieces=['Hi'], num_loading=12)) as fake:
+            done = run_cli(*arguments, '--server', fake.address, model=False)
+            self.assertEqual((done.returncode, done.stderr), (
+                0, f'waiting for {fake.address}, which is loading its model\n'))
+            self.assertIn(output, done.stdout)
+
+    def score_without_a_server(self):
+        away = FakeService(checkpoint_hash='a', num_refusals=1000,
+                           refusal=('UNAVAILABLE', 'draining'))
+        with tempfile.TemporaryDirectory() as folder, RunningFake(away) as fake:
+            rows, scores = pathlib.Path(folder, 'rows.jsonl'), pathlib.Path(folder, 'scores.jsonl')
+            rows.write_text(item_lines(5))
+            done = run_cli('score', '--server', fake.address, '--input', str(rows), '--output',
+                           str(scores), model=False)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn('no answer after 6 attempts: draining', done.stderr)
+            self.assertEqual(scores.read_text(), '')
 
 
 class PrefixHeaderTest(unittest.TestCase):

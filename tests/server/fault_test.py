@@ -3,6 +3,7 @@
 Run by ctest with LSSAR_SERVER set to the program with fault points, from the repository's root.
 """
 
+import concurrent.futures
 import os
 import signal
 import tempfile
@@ -84,6 +85,12 @@ class FaultTest(unittest.TestCase):
         return [line for line in server.lines if line["event"] == name]
 
     def test_a_hang_exits(self):
+        """While the server serves, and while it drains: both wait at the same time."""
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            for done in [pool.submit(self.hang), pool.submit(self.hang_in_a_drain)]:
+                done.result()
+
+    def hang(self):
         server = start("hang:20", "--step-timeout", "15s")  # no step of a busy machine takes it
         watch = HealthWatch(server)
         self.assertEqual(page(server, "/readyz")[0], 200)
@@ -96,7 +103,7 @@ class FaultTest(unittest.TestCase):
         self.assertEqual(len(self.event(server, "engine stuck")), 1)
         server.channel.close()
 
-    def test_a_hang_in_a_drain_exits(self):
+    def hang_in_a_drain(self):
         server = start("hang:20", "--step-timeout", "15s", "--drain-timeout", "1h")
         stream = server.stub.Generate(binary_test.greedy("Once", 100, ignore_eos=True))
         next(stream)
