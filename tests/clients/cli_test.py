@@ -155,7 +155,7 @@ class ScoreTest(unittest.TestCase):
             file.write(struct.pack(f'<{len(ids)}H', *ids))
             file.flush()
             done = run_cli('score', '--ids', file.name, '--lengths', '64,256', '--json')
-            table = run_cli('score', '--ids', file.name, '--lengths', '64,256')
+            table = run_cli('score', '--ids', file.name, '--lengths', '64')
             full = run_cli('score', '--ids', file.name, '--lengths', '128', '--max-model-len',
                            '128')
             over = run_cli('score', '--ids', file.name, '--lengths', '4K')
@@ -754,12 +754,13 @@ class UsageTest(unittest.TestCase):
             examples = examples.strip().splitlines()
             self.assertGreaterEqual(len(examples), 3, command)  # two at least
             self.assertTrue(all(f'lssar {command}' in line for line in examples[1:]), command)
+            if command in ('figure', 'ruler', 'import'):  # written in Python
+                self.assertIn(f'usage: lssar {command} [-h]', done.stdout)
 
     def test_help_of_python_commands_is_pythons(self):
-        for command in 'figure', 'ruler', 'import':
-            done = run_cli('help', command, model=False, PATH='/usr/bin')
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn(f'usage: lssar {command} [-h]', done.stdout)
+        done = run_cli('help', 'import', model=False, PATH='/usr/bin')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('usage: lssar import [-h]', done.stdout)
         done = run_cli('help', 'import', model=False, PATH='/usr/bin', PYTHONPATH='')
         self.assertEqual(done.returncode, 1)
         self.assertIn("pip install 'lssar[import]'", done.stderr)
