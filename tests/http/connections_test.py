@@ -166,19 +166,22 @@ class WaitingStreamTest(unittest.TestCase):
 class DrainTest(unittest.TestCase):
     def test_running_streams_finish_and_new_requests_are_refused(self) -> None:
         # The longest drain: on a busy machine the stream takes longer than a minute.
-        server = Server("--drain-timeout", "1h", "--slow-client-timeout", "0")
+        server = Server("--drain-timeout", "1h", "--slow-client-timeout", "0", "--stream-buffer",
+                        "4K")
         self.addCleanup(server.stop)
-        # Not read before the other requests, the stream is more than the buffers hold: it waits.
+        # Not read before the other requests, the stream, of 6 MB, is more than the buffers hold: it
+        # waits.
         client = socket.socket()
         client.settimeout(300)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         client.connect((server.host, server.port))
-        body = json.dumps({"prompt": "Hi", "max_tokens": 6000, "ignore_eos": True, "logprobs": 5,
-                           "stream": True}).encode()
-        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-                       b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "n": 16,
+                           "max_tokens": 240, "ignore_eos": True, "logprobs": True,
+                           "top_logprobs": 20, "stream": True}).encode()
+        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+                       b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         self.addCleanup(client.close)
-        received = b""
+        received = bytearray()
         while b"data: " not in received:
             received += client.recv(1000)
         self.assertTrue(received.startswith(b"HTTP/1.1 200"))
