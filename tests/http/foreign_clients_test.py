@@ -7,7 +7,6 @@ of tests/requirements.txt are installed, once (800 MB). Skipped where PyPI canno
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
@@ -88,47 +87,46 @@ class OpenAiTest(unittest.TestCase):
 
 
 class LmEvalTest(unittest.TestCase):
-    """lm-evaluation-harness on tasks that are written here."""
+    """lm-evaluation-harness on tasks that are written here: by its function, once for all tests, as
+    its program reads thousands of tasks of its own first."""
 
-    def setUp(self) -> None:
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.path = pathlib.Path(directory.name)
-        with open(self.path / "rows.jsonl", "w") as rows:
+    found: list[dict[str, list[dict[str, Any]]]]  # samples by task: completions, fp32, chats
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        path = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        with open(path / "rows.jsonl", "w") as rows:
             for text in TEXTS:
                 context, word = text.rsplit(" ", 1)
                 rows.write(json.dumps({"context": context, "word": word,
                                        "choices": [word, "elephant.", "zzz."]}) + "\n")
         common = (f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: "
-                  f"{self.path}/rows.jsonl}}}}\ntest_split: test\ndoc_to_text: '{{{{context}}}}'\n")
-        (self.path / "word.yaml").write_text(
+                  f"{path}/rows.jsonl}}}}\ntest_split: test\ndoc_to_text: '{{{{context}}}}'\n")
+        (path / "word.yaml").write_text(
             "task: lssar_word\noutput_type: loglikelihood\ndoc_to_target: ' {{word}}'\n"
             "metric_list: [{metric: acc}, {metric: perplexity}]\n" + common)
-        (self.path / "choice.yaml").write_text(
+        (path / "choice.yaml").write_text(
             "task: lssar_choice\noutput_type: multiple_choice\ndoc_to_target: 0\n"
             "doc_to_choice: choices\nmetric_list: [{metric: acc}]\n" + common)
-        (self.path / "text.yaml").write_text(
+        (path / "text.yaml").write_text(
             "task: lssar_text\noutput_type: generate_until\ndoc_to_target: '{{word}}'\n"
             "generation_kwargs: {until: ['.'], max_gen_toks: 12, temperature: 0}\n"
             "metric_list: [{metric: exact_match}]\n" + common)
+        exact = Server("--dtype", "fp32", "--kv-cache-dtype", "fp32")
+        cls.addClassCleanup(exact.stop)
 
-    def arguments(self, path: str, on: Server | None = None) -> str:
-        address = (on or server).http_address
-        return f"model={NAME},base_url=http://{address}{path},num_concurrent=8,max_retries=1"
-
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
-                "HF_HOME": str(self.path / "cache"), "OPENAI_API_KEY": "none"}
-
-    def evaluate(self, model: str, path: str, task: str, on: Server | None = None,
-                 **more: Any) -> list[dict[str, Any]]:
-        """Samples of one task, by the harness's function: its program reads thousands of tasks of
-        its own first."""
-        runs = [{"model": model, "model_args": self.arguments(path, on), "tasks": [task], **more}]
-        printed = run(python, HERE.parent / "python" / "run_lm_eval.py", self.path,
-                      json.dumps(runs), env=self.environment())
-        [outcome] = json.loads(printed.splitlines()[-1])
-        return outcome["samples"][task]
+        runs = [{"model": model, "tasks": tasks, **more, "model_args": (
+            f"model={NAME},base_url=http://{on.http_address}{url},num_concurrent=8,max_retries=1")}
+                for model, on, url, tasks, more in (
+                    ("local-completions", server, "/v1/completions",
+                     ["lssar_word", "lssar_choice", "lssar_text"], {}),
+                    ("local-completions", exact, "/v1/completions", ["lssar_word"], {}),
+                    ("local-chat-completions", server, "/v1/chat/completions", ["lssar_text"],
+                     {"apply_chat_template": True}))]
+        printed = run(python, HERE.parent / "python" / "run_lm_eval.py", path, json.dumps(runs),
+                      env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
+                           "HF_HOME": str(path / "cache"), "OPENAI_API_KEY": "none"})
+        cls.found = [outcome["samples"] for outcome in json.loads(printed.splitlines()[-1])]
 
     def score(self, text: str, continuations: list[str]) -> list[dict[str, Any]]:
         """By /v1/score, of the ids that the harness makes: without BOS."""
@@ -142,45 +140,32 @@ class LmEvalTest(unittest.TestCase):
         return reply["data"][0]["continuations"]
 
     def test_local_completions(self) -> None:
-        run(python, "-m", "lm_eval", "--model", "local-completions", "--model_args",
-            self.arguments("/v1/completions"), "--tasks", "lssar_word,lssar_choice,lssar_text",
-            "--include_path", self.path, "--output_path", self.path / "out", "--log_samples",
-            env=self.environment())
-        [report] = (self.path / "out").rglob("results_*.json")
-        results = json.loads(report.read_text())["results"]
-        found: dict[str, list[dict[str, Any]]] = {}
-        for file in (self.path / "out").rglob("samples_*.jsonl"):
-            task = re.match(r"samples_(lssar_[a-z]+)_", file.name).group(1)
-            samples = [json.loads(line) for line in file.read_text().splitlines()]
-            found[task] = sorted(samples, key=lambda sample: sample["doc_id"])
-        for text, sample in zip(TEXTS, found["lssar_word"], strict=True):
+        for text, sample in zip(TEXTS, self.found[0]["lssar_word"], strict=True):
             context, word = text.rsplit(" ", 1)
             expected = self.score(context, [" " + word])[0]
             logprob, is_greedy = sample["filtered_resps"][0]
             self.assertAlmostEqual(float(logprob), expected["logprob"], delta=1e-3)
             self.assertEqual(str(is_greedy), str(expected["is_greedy"]))
-        self.assertGreaterEqual(results["lssar_choice"]["acc,none"], 0.5)
-        for text, sample in zip(TEXTS, found["lssar_text"], strict=True):
+        accuracies = [sample["acc"] for sample in self.found[0]["lssar_choice"]]
+        self.assertEqual(len(accuracies), len(TEXTS))
+        self.assertGreaterEqual(sum(accuracies) / len(TEXTS), 0.5)
+        for text, sample in zip(TEXTS, self.found[0]["lssar_text"], strict=True):
             reply = server.post("/v1/completions", {
                 "prompt": text.rsplit(" ", 1)[0], "max_tokens": 12, "temperature": 0, "stop": ".",
                 "add_special_tokens": False})
             self.assertEqual(sample["resps"][0][0], reply["choices"][0]["text"])
 
     def test_log_likelihoods_are_those_of_pytorch(self) -> None:
-        exact = Server("--dtype", "fp32", "--kv-cache-dtype", "fp32")
-        self.addCleanup(exact.stop)
-        samples = self.evaluate("local-completions", "/v1/completions", "lssar_word", on=exact)
         reference = json.loads(run("/usr/bin/python3", "-B", HERE / "pytorch_reference.py", MODEL,
                                    json.dumps([text.rsplit(" ", 1) for text in TEXTS])))
-        for (expected, is_greedy), sample in zip(reference, samples, strict=True):
+        for (expected, is_greedy), sample in zip(reference, self.found[1]["lssar_word"],
+                                                 strict=True):
             logprob, is_sample_greedy = sample["filtered_resps"][0]
             self.assertAlmostEqual(float(logprob), expected, delta=1e-3)
             self.assertEqual(str(is_sample_greedy), str(is_greedy))
 
     def test_local_chat_completions(self) -> None:
-        samples = self.evaluate("local-chat-completions", "/v1/chat/completions", "lssar_text",
-                                apply_chat_template=True)
-        for text, sample in zip(TEXTS, samples, strict=True):
+        for text, sample in zip(TEXTS, self.found[2]["lssar_text"], strict=True):
             reply = server.post("/v1/chat/completions", {
                 "messages": [{"role": "user", "content": text.rsplit(" ", 1)[0]}],
                 "max_tokens": 12, "temperature": 0, "stop": "."})
