@@ -15,6 +15,7 @@ import unittest
 from typing import Any, Literal
 
 from http_fixture import NAME, Server
+from server_process import shallow_model
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 
@@ -80,7 +81,7 @@ server: Server
 
 def setUpModule() -> None:
     global server
-    server = Server("--max-num-seqs", "32")
+    server = Server("--max-num-seqs", "32", model=shallow_model())
     reply = server.request("POST", "/v1/completions", {"prompt": "x", "guided_regex": "a"})
     if reply.status != 200:
         raise unittest.SkipTest("this build has no xgrammar")
@@ -90,12 +91,12 @@ def tearDownModule() -> None:
     assert server.stop() == 0
 
 
-def choices(schema: Any, seed: int, max_tokens: int) -> list[dict[str, Any]]:
+def choices(schema: Any, seed: int, temperature: float, max_tokens: int) -> list[dict[str, Any]]:
     return server.post("/v1/completions", {
         "prompt": "Once upon a time there was", "response_format": {
             "type": "json_schema", "json_schema": {"name": "s", "strict": True,
                                                    "schema": schema}},
-        "temperature": 1, "n": 8, "seed": seed, "max_tokens": max_tokens})["choices"]
+        "temperature": temperature, "n": 8, "seed": seed, "max_tokens": max_tokens})["choices"]
 
 
 class StructuredClientsTest(unittest.TestCase):
@@ -104,11 +105,13 @@ class StructuredClientsTest(unittest.TestCase):
         import jsonschema
         num_valid = num_cut = 0
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            cases = [(schema, True) for schema in FINITE] + [(schema, False) for schema in OPEN]
-            cases *= 3  # each with other seeds: 1,200 texts
-            replies = [pool.submit(choices, schema, seed, 1000 if is_finite else 150)
-                       for seed, (schema, is_finite) in enumerate(cases)]
-            for (schema, is_finite), reply in zip(cases, replies):
+            # 1,200 texts. The higher the temperature, the less of a text is white space.
+            cases = [(schema, is_finite, temperature) for temperature in (2, 5, 25)
+                     for schemas, is_finite in ((FINITE, True), (OPEN, False))
+                     for schema in schemas]
+            replies = [pool.submit(choices, schema, seed, temperature, 1000 if is_finite else 150)
+                       for seed, (schema, is_finite, temperature) in enumerate(cases)]
+            for (schema, is_finite, _), reply in zip(cases, replies):
                 validator = jsonschema.Draft202012Validator(schema)
                 for choice in reply.result():
                     with self.subTest(schema=schema, text=choice["text"]):
@@ -190,7 +193,7 @@ class StructuredClientsTest(unittest.TestCase):
             name: str = pydantic.Field(max_length=8)
             pets: list[Pet] = pydantic.Field(max_length=2)
 
-        ask: Any = {"model": NAME, "max_tokens": 500,
+        ask: Any = {"model": NAME, "max_tokens": 2000,
                     "messages": [{"role": "user", "content": "Who?"}]}
         with openai.OpenAI(base_url=f"http://{server.http_address}/v1", api_key="none") as client:
             wrapped = instructor.from_openai(client)
