@@ -43,48 +43,68 @@ def tearDownModule() -> None:
     assert server.stop() == 0
 
 
+def run_programs(interpreter: pathlib.Path, *commands: list[Any], **variables: str) -> list[str]:
+    """Their outputs, "error: ..." where one failed."""
+    text = json.dumps([[str(word) for word in command] for command in commands])
+    results = json.loads(run(interpreter, HERE / "run_programs.py", text, **variables)
+                         .splitlines()[-1])
+    return [output if error is None else f"{output}\nerror: {error}" for output, error in results]
+
+
 class ClientTest(unittest.TestCase):
-    def check(self, script: str, base_url: str, interpreter: pathlib.Path | None = None,
-              **variables: str) -> None:
-        output = run(interpreter or python, HERE / script, base_url, NAME, **variables)
-        self.assertTrue(output.endswith("ok\n"), output)
+    QUESTION = "Tell me a story."
+
+    outputs: list[str]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        """All of one environment, in one process."""
+        directory = cls.enterClassContext(tempfile.TemporaryDirectory())
+        pathlib.Path(directory, "extra-openai-models.yaml").write_text(
+            f"- model_id: local\n  model_name: {NAME}\n"
+            f"  api_base: http://{server.http_address}/v1\n")
+        llm = [python.parent / "llm", "-m", "local", cls.QUESTION, "-o", "max_tokens", "12", "-o",
+               "temperature", "0"]
+        base = f"http://{server.http_address}"
+        cls.outputs = run_programs(
+            python, [HERE / "responses_client.py", f"{base}/v1", NAME],
+            [HERE / "batches_client.py", f"{base}/v1", NAME],
+            [HERE / "anthropic_client.py", base, NAME], [HERE / "framework_clients.py", base, NAME],
+            [HERE / "reflection_client.py", server.address, NAME], llm, [*llm, "--no-stream"],
+            LITELLM_LOCAL_MODEL_COST_MAP="True", LANGSMITH_TRACING="false",
+            LLM_USER_PATH=directory, OPENAI_API_KEY="none")
         server.wait_until_idle()
 
+    def check(self, output: str) -> None:
+        self.assertTrue(output.endswith("ok\n"), output)
+
     def test_openai_responses(self) -> None:
-        self.check("responses_client.py", f"http://{server.http_address}/v1")
+        self.check(self.outputs[0])
 
     def test_openai_batches(self) -> None:
-        self.check("batches_client.py", f"http://{server.http_address}/v1")
+        self.check(self.outputs[1])
 
     def test_anthropic(self) -> None:
-        self.check("anthropic_client.py", f"http://{server.http_address}")
+        self.check(self.outputs[2])
 
     def test_langchain_and_litellm(self) -> None:
-        self.check("framework_clients.py", f"http://{server.http_address}",
-                   LITELLM_LOCAL_MODEL_COST_MAP="True", LANGSMITH_TRACING="false")
-
-    def test_llama_index(self) -> None:
-        self.check("llama_index_client.py", f"http://{server.http_address}/v1",
-                   environments.environment("llama-index", has_client=False))
+        self.check(self.outputs[3])
 
     def test_grpc_requests_by_reflection(self) -> None:
-        self.check("reflection_client.py", server.address)
+        self.check(self.outputs[4])
 
     def test_llm(self) -> None:
-        with tempfile.TemporaryDirectory() as directory:
-            pathlib.Path(directory, "extra-openai-models.yaml").write_text(
-                f"- model_id: local\n  model_name: {NAME}\n"
-                f"  api_base: http://{server.http_address}/v1\n")
-            arguments = ("-m", "local", "Tell me a story.", "-o", "max_tokens", "12", "-o",
-                         "temperature", "0")
-            reply = server.post("/v1/chat/completions", {
-                "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 12,
-                "temperature": 0})
-            expected = reply["choices"][0]["message"]["content"]
-            for more in ((), ("--no-stream",)):
-                output = run(python.parent / "llm", *arguments, *more, LLM_USER_PATH=directory,
-                             OPENAI_API_KEY="none")
-                self.assertEqual(output.strip(), expected.strip())
+        reply = server.post("/v1/chat/completions", {
+            "messages": [{"role": "user", "content": self.QUESTION}], "max_tokens": 12,
+            "temperature": 0})
+        expected = reply["choices"][0]["message"]["content"]
+        for output in self.outputs[5:]:
+            self.assertEqual(output.strip(), expected.strip())
+
+    def test_llama_index(self) -> None:
+        self.check(run(environments.environment("llama-index", has_client=False),
+                       HERE / "llama_index_client.py", f"http://{server.http_address}/v1", NAME))
+        server.wait_until_idle()
 
 
 class GuideLlmTest(unittest.TestCase):
@@ -132,22 +152,25 @@ class LoadGeneratorTest(unittest.TestCase):
             "tokenizer_class": "LlamaTokenizer", "bos_token": "</s>", "eos_token": "</s>",
             "unk_token": "<unk>"}))
 
-    def run_offline(self, *command: Any, **variables: str) -> tuple[str, int, int]:
-        """-> its output, and how many tokens of prompts and of answers the server counted."""
+    def offline(self) -> dict[str, str]:
+        return {"HF_HOME": str(self.directory), "HF_HUB_OFFLINE": "1"}
+
+    def run_offline(self, *command: Any, **variables: str) -> tuple[int, int]:
+        """-> how many tokens of prompts and of answers the server counted."""
         names = "lssar_prompt_tokens_total", "lssar_generation_tokens_total"
         before = [server.metric(name) for name in names]
-        output = run(*command, HF_HOME=str(self.directory), HF_HUB_OFFLINE="1", **variables)
+        run(*command, **self.offline(), **variables)
         server.wait_until_idle()
         prompt, generated = (int(server.metric(name) - value)
                              for name, value in zip(names, before, strict=True))
-        return output, prompt, generated
+        return prompt, generated
 
     def profile(self, endpoint: str) -> None:
         report = self.directory / endpoint
         # Its services are processes: they have longer to start than a busy machine needs.
         patience = {f"AIPERF_SERVICE_{name}_TIMEOUT": "600" for name in
                     ("REGISTRATION", "START", "PROFILE_START", "COMMAND_RESPONSE")}
-        _, num_prompt_tokens, num_generated = self.run_offline(
+        num_prompt_tokens, num_generated = self.run_offline(
             self.python.parent / "aiperf", "profile", "--model", NAME, "--url",
             f"http://{server.http_address}", "--endpoint-type", endpoint, "--streaming",
             "--tokenizer", self.TOKENIZER, "--use-server-token-count", "--request-count",
@@ -182,22 +205,27 @@ class LoadGeneratorTest(unittest.TestCase):
     def test_sglang_bench_serving(self) -> None:
         [script] = (self.python.parents[1] / "lib").glob(
             "python*/site-packages/sglang/bench_serving.py")
-        for backend in ("sglang-oai", "sglang-oai-chat"):
-            report = self.directory / f"{backend}.jsonl"
-            _, _, num_generated = self.run_offline(
-                self.python, script, "--backend", backend, "--base-url",
-                f"http://{server.http_address}", "--tokenizer", self.snapshot, "--dataset-name",
-                "random-ids", "--num-prompts", self.NUM_REQUESTS, "--max-concurrency", 2,
-                "--random-input-len", 20, "--random-output-len", self.NUM_TOKENS,
-                "--random-range-ratio", 1, "--warmup-requests", 1, "--output-file", report,
-                "--output-details", "--disable-tqdm")
+        backends = "sglang-oai", "sglang-oai-chat"
+        reports = [self.directory / f"{backend}.jsonl" for backend in backends]
+        before = server.metric("lssar_generation_tokens_total")
+        outputs = run_programs(self.python, *([
+            script, "--backend", backend, "--base-url", f"http://{server.http_address}",
+            "--tokenizer", self.snapshot, "--dataset-name", "random-ids", "--num-prompts",
+            self.NUM_REQUESTS, "--max-concurrency", 2, "--random-input-len", 20,
+            "--random-output-len", self.NUM_TOKENS, "--random-range-ratio", 1, "--warmup-requests",
+            1, "--output-file", report, "--output-details", "--disable-tqdm"]
+            for backend, report in zip(backends, reports)), **self.offline())
+        server.wait_until_idle()
+        for output, report in zip(outputs, reports):
+            self.assertNotIn("\nerror: ", output)
             found = json.loads(report.read_text())
             self.assertEqual(found["errors"], [""] * self.NUM_REQUESTS)
             self.assertEqual(found["completed"], self.NUM_REQUESTS)
             self.assertEqual(found["output_lens"], [self.NUM_TOKENS] * self.NUM_REQUESTS)
             self.assertTrue(all(found["generated_texts"]), found)
             self.assertGreater(min(found["ttfts"]), 0)
-            self.assertEqual(num_generated, (self.NUM_REQUESTS + 1) * self.NUM_TOKENS, backend)
+        self.assertEqual(server.metric("lssar_generation_tokens_total") - before,
+                         len(backends) * (self.NUM_REQUESTS + 1) * self.NUM_TOKENS)
 
 
 if __name__ == "__main__":
