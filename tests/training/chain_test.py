@@ -27,6 +27,7 @@ import sparsity
 SCRIPT = recipe.FOLDER.parent / 'gpu/train.sh'
 VOCABULARY = 600
 LENGTHS = (256, 512)
+STEPS = 16
 
 
 def lssar(*arguments):
@@ -47,7 +48,8 @@ class ChainTest(unittest.TestCase):
         cls.out, cls.said = folder.name, io.StringIO()
         cls.words = ['--corpus', str(recipe.CORPUS), '--out', cls.out, '--preset', 'smoke',
                      '--vocabulary', str(VOCABULARY), '--held-out', '0.2', '--trials', '2',
-                     '--lengths', ','.join(map(str, LENGTHS)), '--threads', '1']
+                     '--lengths', ','.join(map(str, LENGTHS)), '--threads', '1',
+                     '--steps', str(STEPS)]
         with contextlib.redirect_stdout(cls.said):
             cls.net = run.run(run.arguments(cls.words))
         cls.model = f'{cls.out}/model'
@@ -154,7 +156,7 @@ class ChainTest(unittest.TestCase):
         self.assertIn('</svg>', pathlib.Path(f'{self.model}/length.svg').read_text())
 
     def test_finished_stages_are_skipped(self):
-        self.assertIn('step 30', self.said.getvalue())
+        self.assertIn(f'step {STEPS}', self.said.getvalue())
         self.assertEqual(self.said.getvalue().count('tokenizer\n'), 1)
 
     def test_a_run_with_other_settings_is_evaluated_anew(self):
@@ -175,12 +177,13 @@ class ChainTest(unittest.TestCase):
             shutil.copytree(self.out, folder, dirs_exist_ok=True)
             evaluated, first = again()
             self.assertEqual(evaluated, [])
-            evaluated, more = again('--steps', '32')
+            steps = '--steps', str(STEPS + 2)
+            evaluated, more = again(*steps)
             self.assertEqual(evaluated, ['length 256', 'length 512'])
             self.assertNotEqual(first, more)
-            self.assertEqual(again('--steps', '32'), ([], more))
-            self.assertEqual(again('--steps', '32', '--lengths', '256')[0], ['length 256'])
-            evaluated, _ = again('--steps', '32', '--lengths', '256', '--trials', '1')
+            self.assertEqual(again(*steps), ([], more))
+            self.assertEqual(again(*steps, '--lengths', '256')[0], ['length 256'])
+            evaluated, _ = again(*steps, '--lengths', '256', '--trials', '1')
             self.assertEqual(evaluated, ['length 256'])
 
     def test_training_on_another_machine(self):

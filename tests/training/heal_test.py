@@ -105,17 +105,19 @@ class RunFolder(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
         write_run(self.folder)
+        self.enterContext(unittest.mock.patch('heal.HELD_OUT_TOKENS', 256))
 
-    def make_run(self, **options):
-        return heal.Run(budgets.PRESETS['smoke'], self.folder, **options)
-
-    def with_steps(self, steps, **changes):
-        """A run with so many steps of distillation, and little held-out text."""
-        smoke = budgets.PRESETS['smoke']
-        run = heal.Run(dataclasses.replace(smoke, distil=dataclasses.replace(
-            smoke.distil, steps=steps, **changes)), self.folder)
+    def make_run(self, preset=budgets.PRESETS['smoke'], **options):
+        """A run whose rows of held-out text are short, and few."""
+        run = heal.Run(preset, self.folder, **options)
         run.lengths = (32,)
         return run
+
+    def with_steps(self, steps, **changes):
+        """A run with so many steps of distillation."""
+        smoke = budgets.PRESETS['smoke']
+        return self.make_run(dataclasses.replace(smoke, distil=dataclasses.replace(
+            smoke.distil, steps=steps, **changes)))
 
     def finished(self, run, is_stopped=lambda: False):
         heal.train(run, is_stopped, out=io.StringIO())
@@ -732,7 +734,10 @@ class CurveTest(RunFolder):
         self.assertTrue(pathlib.Path(f'{self.folder}/delta/delta.json').exists())
 
     def test_figure_shows_both_stages(self):
-        self.finished(self.make_run())
+        run = self.make_run()
+        run.lengths = heal.evaluation_lengths(run.teacher.shape)
+        with unittest.mock.patch('heal.HELD_OUT_TOKENS', 2048):
+            self.finished(run)
         curve.draw(curve.read(f'{self.folder}/log.jsonl'), f'{self.folder}/curve.svg')
         figure = pathlib.Path(f'{self.folder}/curve.svg').read_text()
         for part in ('relative error', 'KL', 'teacher, 512 tokens', '</svg>'):
