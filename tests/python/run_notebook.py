@@ -1,6 +1,7 @@
-"""Executes a notebook in its folder: run_notebook.py NOTEBOOK [OUT]. OUT: default NOTEBOOK itself.
+"""Executes a notebook in its folder: run_notebook.py NOTEBOOK [OUT [OLD NEW]...]
 
-Needs nbclient and ipykernel. Outputs of earlier runs are replaced; times are left out.
+OUT: default NOTEBOOK itself. Each OLD, which must be in its code, is executed as NEW. Needs
+nbclient and ipykernel. Outputs of earlier runs are replaced; times are left out.
 """
 
 import pathlib
@@ -13,6 +14,9 @@ import nbformat
 def main():
     path = pathlib.Path(sys.argv[1])
     book = nbformat.read(path, as_version=4)
+    for old, new in zip(sys.argv[3::2], sys.argv[4::2], strict=True):
+        [cell] = [cell for cell in book.cells if cell.cell_type == 'code' and old in cell.source]
+        cell.source = cell.source.replace(old, new)
     client = nbclient.NotebookClient(book, timeout=900, kernel_name='python3',
                                      resources={'metadata': {'path': str(path.parent)}})
     client.execute()
