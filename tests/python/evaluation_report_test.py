@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-from environments import HERE, environment, isolated
+from environments import HERE, OWN_TASKS_ALONE, changed, environment, isolated
 
 from lssar import Client
 from programs import CLI, MODEL, SERVER, RunningServer
@@ -31,18 +31,20 @@ class EvaluationTest(unittest.TestCase):
         cls.tasks.mkdir()
         text = (HERE / 'tasks' / 'choice.yaml').read_text(encoding='utf-8')
         (cls.tasks / 'choice.yaml').write_text(text, encoding='utf-8')
+        cls.modules = changed(folder / 'modules', 'lm_eval', OWN_TASKS_ALONE)
         cls.first = cls.report()
         cls.text = (cls.out / 'report.md').read_text(encoding='utf-8')
         cls.html = (cls.out / 'report.html').read_text(encoding='utf-8')
 
     @classmethod
-    def report(cls, *flags, code=0, cli=CLI):
+    def report(cls, *flags, code=0, cli=CLI, out=None):
         """Runs the program. -> its output."""
-        command = [cls.python, ROOT / 'deploy' / 'evaluation' / 'report.py', MODEL, cls.out,
+        command = [cls.python, ROOT / 'deploy' / 'evaluation' / 'report.py', MODEL, out or cls.out,
                    '--ids', cls.ids, '--tasks', cls.tasks, *FLAGS, *flags]
         done = subprocess.run([str(part) for part in command], text=True, check=False,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
-                              env=isolated(LSSAR_CLI=str(cli), LSSAR_SERVER=SERVER))
+                              env=isolated(LSSAR_CLI=str(cli), LSSAR_SERVER=SERVER,
+                                           PYTHONPATH=cls.modules))
         if done.returncode != code:
             raise AssertionError(done.stdout)
         return done.stdout
@@ -91,10 +93,12 @@ class EvaluationTest(unittest.TestCase):
         self.assertEqual(self.read('passkey'), before)
 
     def test_a_stopped_step_goes_on(self):
-        (self.out / 'passkey.json').unlink()
-        key = json.loads((self.out / 'steps.json').read_text())['passkey']['key']
-        partial = self.out / f'passkey-{key[:16]}.jsonl'
-        other = self.out / 'passkey-0123456789abcdef.jsonl'
+        out = self.out.parent / 'stopped'
+        shutil.copytree(self.out, out)
+        (out / 'passkey.json').unlink()
+        key = json.loads((out / 'steps.json').read_text())['passkey']['key']
+        partial = out / f'passkey-{key[:16]}.jsonl'
+        other = out / 'passkey-0123456789abcdef.jsonl'
         other.write_text('{}\n')
         subprocess.run([CLI, 'passkey', '--model', MODEL, '--lengths', '256', '--trials', '2',
                         '--output', partial], check=True, timeout=300, env=isolated(),
@@ -102,11 +106,10 @@ class EvaluationTest(unittest.TestCase):
         line, *lines = partial.read_text().splitlines()
         partial.write_text('\n'.join([json.dumps({**json.loads(line), 'answer': 'kept'}), *lines])
                            + '\n')
-        self.report('--steps', 'passkey')
-        self.assertIn('kept', [trial['answer'] for trial in self.read('passkey')['trials']])
-        self.assertEqual(list(self.out.glob('passkey-*')), [])
-        (self.out / 'passkey.json').unlink()
-        self.report('--steps', 'passkey')  # for the other tests
+        self.report('--steps', 'passkey', out=out)
+        trials = json.loads((out / 'passkey.json').read_text())['trials']
+        self.assertIn('kept', [trial['answer'] for trial in trials])
+        self.assertEqual(list(out.glob('passkey-*')), [])
 
     def test_a_figure_that_was_cut_off_is_drawn_again(self):
         """`lssar` ends within a figure: what it left has another name."""

@@ -5,7 +5,7 @@ import pathlib
 import tempfile
 import unittest
 
-from environments import HERE, environment, isolated, run
+from environments import HERE, OWN_TASKS_ALONE, changed, environment, isolated, run
 from lssar import Client
 from programs import CLI, MODEL, RunningServer, run_page
 
@@ -65,26 +65,28 @@ class LmEvalTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        python = environment('foreign')
+        cls.python = environment('foreign')
         cls.server = cls.enterClassContext(RunningServer())
         cls.client = cls.enterClassContext(Client(cls.server.address, timeout_s=120))
+        cls.other = cls.enterClassContext(RunningServer('--allow-attention-override'))
         cls.scratch = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        cls.python = python
         every = ['lssar_choice', 'lssar_rolling', 'lssar_generate']
         choice, generate = every[0:1], every[2:3]
         server = f'server={cls.server.address}'
         runs = [{'tasks': every, 'model_args': f'{server},max_length={MAX_LENGTH}'},
                 {'tasks': generate, 'model_args': server, 'apply_chat_template': True},
+                {'tasks': every, 'model_args': f'server={cls.other.address},p=5'},
                 {'tasks': generate, 'model_args': f'{server},max_length=16384'},
                 {'tasks': generate, 'model_args': f'{server},max_lenght=5'},
                 {'tasks': generate, 'model_args': server, 'gen_kwargs': 'num_beams=4'},
                 {'tasks': generate, 'model_args': f'{server},max_length={MAX_GEN_TOKS}'},
                 {'tasks': choice, 'model_args': server, 'apply_chat_template': True},
                 {'tasks': choice, 'model_args': f'{server},p=5'}]
-        done = run(python, HERE / 'run_lm_eval.py', HERE / 'tasks', json.dumps(runs),
+        done = run(cls.python, HERE / 'run_lm_eval.py', HERE / 'tasks', json.dumps(runs),
                    env=cls.environment())
-        short, chat, *errors = json.loads(done.stdout.splitlines()[-1])
+        short, chat, another_p, *errors = json.loads(done.stdout.splitlines()[-1])
         cls.short, cls.chat = short['samples'], chat['samples']
+        cls.another_p = another_p['samples']
         cls.errors = [each['error'] for each in errors]
 
     @classmethod
@@ -98,7 +100,8 @@ class LmEvalTest(unittest.TestCase):
         run(pathlib.Path(self.python).parent / 'lssar-lm-eval', '--model', 'lssar', '--model_args',
             f'server={self.server.address},max_length={MAX_LENGTH}', '--tasks', 'lssar_choice',
             '--include_path', HERE / 'tasks', '--output_path', out, '--log_samples',
-            env=self.environment())
+            env={**self.environment(), 'PYTHONPATH': changed(self.scratch / 'modules', 'lm_eval',
+                                                             OWN_TASKS_ALONE)})
         [path] = out.rglob('samples_*.jsonl')
         lines = [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
         self.assertEqual([[float(answer[0][0]) for answer in line['resps']]
@@ -168,24 +171,18 @@ class LmEvalTest(unittest.TestCase):
 
     def test_another_p(self):
         """p applies to every kind of request."""
-        tasks = ['lssar_choice', 'lssar_rolling', 'lssar_generate']
-        with RunningServer('--allow-attention-override') as server, \
-                Client(server.address, timeout_s=120) as client:
-            runs = [{'tasks': tasks, 'model_args': f'server={server.address},p=5'}]
-            done = run(self.python, HERE / 'run_lm_eval.py', HERE / 'tasks', json.dumps(runs),
-                       env=self.environment())
-            [outcome] = json.loads(done.stdout.splitlines()[-1])
-            override = {'attention_override': {'p': 5}}
-            for sample, row in zip(outcome['samples']['lssar_choice'], rows('choice')):
+        override = {'attention_override': {'p': 5}}
+        with Client(self.other.address, timeout_s=120) as client:
+            for sample, row in zip(self.another_p['lssar_choice'], rows('choice'), strict=True):
                 scores = client.score(row['question'], [' ' + each for each in row['choices']],
                                       **override)
                 self.assertEqual([answer[0][0] for answer in sample['resps']],
                                  [score.logprob for score in scores])
-            for sample, row in zip(outcome['samples']['lssar_rolling'], rows('rolling')):
+            for sample, row in zip(self.another_p['lssar_rolling'], rows('rolling'), strict=True):
                 [score] = client.score([client.get_info().bos_id],
                                        [client.tokenize(row['text'], add_bos=False)], **override)
                 self.assertEqual(sample['resps'][0][0], score.logprob)
-            for sample, row in zip(outcome['samples']['lssar_generate'], rows('generate')):
+            for sample, row in zip(self.another_p['lssar_generate'], rows('generate'), strict=True):
                 [answer] = client.complete(row['question'], max_tokens=MAX_GEN_TOKS, temperature=0,
                                            stop_strings=['.', '\n\n'], **override)
                 self.assertEqual(sample['resps'][0][0], answer.text)
@@ -204,8 +201,9 @@ class HttpEqualsGrpcTest(unittest.TestCase):
     numbers of the model `lssar` for every kind of task: cut texts, empty contexts, several windows.
     """
 
-    NUM_ROWS = {'word': 80, 'choice': 40, 'rolling': 40, 'generate': 40}
     MAX_MODEL_LEN = 48
+    # Tokens of a context, which 8 follow: most where they fill a window, or two.
+    LENGTHS = (0, 1, 2, 20, *range(36, 46), 86, 88, 90, 100)
     FORMS = {
         'word': "output_type: loglikelihood\ndoc_to_text: context\n"
                 "doc_to_target: last\nmetric_list: [{metric: acc}, {metric: perplexity}]\n",
@@ -219,15 +217,45 @@ class HttpEqualsGrpcTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.python = environment('foreign')
+        python = environment('foreign')
+        folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        flags = '--max-model-len', str(cls.MAX_MODEL_LEN)
+        servers = [cls.enterClassContext(RunningServer(*flags, model=model))
+                   for model in (MODEL, cls.without_bos(folder / 'no-bos'))]
+        tasks = folder / 'tasks'
+        tasks.mkdir()
+        with Client(servers[0].address, timeout_s=120) as client:
+            cls.write_tasks(tasks, client)
+        runs = [{'tasks': [f'equal_{kind}' for kind in cls.FORMS], 'model': model,
+                 'model_args': arguments}
+                for server in servers for model, arguments in cls.arguments(server)]
+        done = run(python, HERE / 'run_lm_eval.py', tasks, json.dumps(runs),
+                   env=isolated(HF_HUB_OFFLINE='1', HF_DATASETS_OFFLINE='1', OPENAI_API_KEY='none',
+                                HF_HOME=str(folder / 'hf')))
+        outcomes = json.loads(done.stdout.splitlines()[-1])
+        cls.with_bos, cls.no_bos = outcomes[:2], outcomes[2:]
 
-    def write_tasks(self, folder, client):
+    @staticmethod
+    def without_bos(folder):
+        """The shipped checkpoint, as one that was trained without BOS. -> its path."""
+        folder.mkdir()
+        for path in pathlib.Path(MODEL).iterdir():
+            if path.is_file() and path.name != 'golden.safetensors':
+                (folder / path.name).symlink_to(path.resolve())
+        config = json.loads((folder / 'tokenizer_config.json').read_text(encoding='utf-8'))
+        (folder / 'tokenizer_config.json').unlink()
+        (folder / 'tokenizer_config.json').write_text(json.dumps({**config,
+                                                                  'add_bos_token': False}))
+        return str(folder)
+
+    @classmethod
+    def write_tasks(cls, folder, client):
         """Texts of 0 to 100 tokens, for windows of 48."""
         held_out = (pathlib.Path(MODEL) / 'held_out.bin').read_bytes()
-        for kind, num_rows in self.NUM_ROWS.items():
+        for kind, form in cls.FORMS.items():
             with open(folder / f'{kind}.jsonl', 'w', encoding='utf-8') as file:
-                for i in range(num_rows):
-                    start, length = 2 * 211 * i, i * 100 // num_rows
+                for i, length in enumerate(cls.LENGTHS):
+                    start = 2 * 211 * i
                     ids = [int.from_bytes(held_out[at:at + 2], 'little')
                            for at in range(start, start + 2 * (length + 8), 2)]
                     context = client.detokenize(ids[:length]) if length else ''
@@ -237,36 +265,28 @@ class HttpEqualsGrpcTest(unittest.TestCase):
                         'choices': [' ' + rest, ' and so on', ' 1984.']}) + '\n')
             (folder / f'{kind}.yaml').write_text(
                 f'task: equal_{kind}\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: '
-                f'{folder}/{kind}.jsonl}}}}\ntest_split: test\n{self.FORMS[kind]}')
+                f'{folder}/{kind}.jsonl}}}}\ntest_split: test\n{form}')
 
-    def compare(self, model):
-        """Both on one server of a checkpoint. -> the largest difference of a log-likelihood."""
-        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        server = self.enterContext(RunningServer('--max-model-len', str(self.MAX_MODEL_LEN),
-                                                 model=model))
-        with Client(server.address, timeout_s=120) as client:
-            self.write_tasks(folder, client)
+    @staticmethod
+    def arguments(server):
+        """(model, its arguments) for gRPC and for HTTP, as `lssar info` prints them."""
         info = run(CLI, 'info', '--server', server.address).stdout
         arguments = {line.split()[line.split().index('--model') + 1]:
                      line.split()[line.split().index('--model_args') + 1]
                      for line in info.splitlines() if '--model_args' in line}
-        native, http = arguments['lssar'], arguments['local-completions']
-        self.assertIn(f'http://{server.http_address}/', http)
-        tasks = [f'equal_{kind}' for kind in self.NUM_ROWS]
-        runs = [{'tasks': tasks, 'model': 'lssar', 'model_args': native},
-                {'tasks': tasks, 'model': 'local-completions', 'model_args': http}]
-        done = run(self.python, HERE / 'run_lm_eval.py', folder, json.dumps(runs),
-                   env=isolated(HF_HUB_OFFLINE='1', HF_DATASETS_OFFLINE='1', OPENAI_API_KEY='none',
-                                HF_HOME=str(folder / 'hf')))
-        outcomes = json.loads(done.stdout.splitlines()[-1])
+        http = arguments['local-completions']
+        if f'http://{server.http_address}/' not in http:
+            raise AssertionError(http)
+        return ('lssar', arguments['lssar']), ('local-completions', http)
+
+    def compare(self, outcomes):
+        """Those of gRPC and of HTTP. -> the largest difference of a log-likelihood."""
         self.assertEqual([outcome.get('error') for outcome in outcomes], [None, None])
         expected, found = (outcome['samples'] for outcome in outcomes)
         largest = 0.0
-        num_rows = 0
-        for kind, num in self.NUM_ROWS.items():
-            self.assertEqual(len(found[f'equal_{kind}']), num)
+        for kind in self.FORMS:
+            self.assertEqual(len(found[f'equal_{kind}']), len(self.LENGTHS))
             for one, other in zip(expected[f'equal_{kind}'], found[f'equal_{kind}'], strict=True):
-                num_rows += 1
                 for mine, theirs in zip(one['resps'], other['resps'], strict=True):
                     mine, theirs = mine[0], theirs[0]
                     if kind == 'generate':
@@ -278,23 +298,13 @@ class HttpEqualsGrpcTest(unittest.TestCase):
                     difference = abs(theirs - mine) / max(1.0, abs(mine))
                     self.assertLess(difference, 1e-6, (kind, one['doc_id']))
                     largest = max(largest, difference)
-        self.assertEqual(num_rows, 200)
         return largest
 
     def test_a_checkpoint_that_was_trained_with_bos(self):
-        print(f'largest relative difference {self.compare(MODEL):.2g}', end=' ', flush=True)
+        print(f'largest relative difference {self.compare(self.with_bos):.2g}', end=' ', flush=True)
 
     def test_a_checkpoint_that_was_trained_without_bos(self):
-        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / 'no-bos'
-        folder.mkdir()
-        for path in pathlib.Path(MODEL).iterdir():
-            if path.is_file() and path.name != 'golden.safetensors':
-                (folder / path.name).symlink_to(path.resolve())
-        config = json.loads((folder / 'tokenizer_config.json').read_text(encoding='utf-8'))
-        (folder / 'tokenizer_config.json').unlink()
-        (folder / 'tokenizer_config.json').write_text(json.dumps({**config,
-                                                                  'add_bos_token': False}))
-        self.compare(str(folder))
+        self.compare(self.no_bos)
 
 
 if __name__ == '__main__':
