@@ -1263,14 +1263,32 @@ STOPS = {'chatml': '<|im_end|>', 'llama3': '<|eot_id|>', 'llama3_1': '<|eot_id|>
 class ChatRolesTest(Folder):
     """Role tables of published templates, against jinja2."""
 
-    def test_published_templates(self):
+    @classmethod
+    def setUpClass(cls):
+        """Imports a model with each template. `outs`: {name: its folder}."""
+        super().setUpClass()
+        case = cls()
+        source = case.write_hugging_face('model', CONFIG, plain_models.llama_weights(CONFIG))
+        pieces = ['<unk>', '<s>', '</s>', *map(chr, range(33, 127))]
+        (pathlib.Path(source) / 'tokenizer.model').write_bytes(gguf_tokenizer._tokenizer_model(
+            {'tokenizer.ggml.scores': [0.0] * len(pieces)}, pieces,
+            [2, 3, 3] + [1] * (len(pieces) - 3)))
+        (pathlib.Path(source) / 'tokenizer_config.json').write_text(json.dumps(SPECIALS))
+        cls.outs = {}
         for path in sorted(TEMPLATES.glob('*.jinja')):
-            name = path.stem
+            shutil.copy(path, pathlib.Path(source) / 'chat_template.jinja')
+            cls.outs[path.stem] = cls.folder / path.stem
+            convert.run(convert.Options(source, str(cls.outs[path.stem]), {}))
+
+    def table(self, name):
+        return json.loads((self.outs[name] / 'chat_roles.json').read_text())
+
+    def test_published_templates(self):
+        for name in self.outs:
             with self.subTest(name):
-                template = path.read_text()
-                table = chat_roles.derive(template, SPECIALS)
+                table = self.table(name)
                 # Other conversations than those of derive(), in this process.
-                run = chat_roles._renderer(template, SPECIALS)
+                run = chat_roles._renderer((TEMPLATES / f'{name}.jinja').read_text(), SPECIALS)
                 self.assertIsNone(chat_roles.disagreement(table, run, 300, seed=2))
                 self.assertIn('user', table['generate_after'])
                 if name in EXPECTED:
@@ -1283,30 +1301,20 @@ class ChatRolesTest(Folder):
                     self.assertIsNone(table['system'])
 
     def test_the_server_reads_the_tables(self):
-        source = self.write_hugging_face('model', CONFIG, plain_models.llama_weights(CONFIG))
-        pieces = ['<unk>', '<s>', '</s>', *map(chr, range(33, 127))]
-        (pathlib.Path(source) / 'tokenizer.model').write_bytes(gguf_tokenizer._tokenizer_model(
-            {'tokenizer.ggml.scores': [0.0] * len(pieces)}, pieces,
-            [2, 3, 3] + [1] * (len(pieces) - 3)))
-        (pathlib.Path(source) / 'tokenizer_config.json').write_text(json.dumps(SPECIALS))
-        for path in sorted(TEMPLATES.glob('*.jinja')):
-            with self.subTest(path.stem):
-                shutil.copy(path, pathlib.Path(source) / 'chat_template.jinja')
-                out, _ = self.run_import(source)
-                self.assertTrue((pathlib.Path(out) / 'chat_roles.json').exists())
-                with served.running(SERVER, out, '--threads', '1') as client:
-                    [generation] = client.complete(CHAT[1:2], max_tokens=1)
-                    self.assertEqual(len(generation.tokens), 1)
+        for name, out in self.outs.items():
+            with self.subTest(name), served.running(SERVER, str(out), '--threads', '1') as client:
+                [generation] = client.complete(CHAT[1:2], max_tokens=1)
+                self.assertEqual(len(generation.tokens), 1)
 
     def test_default_system_texts(self):
         for name, text in {'smollm2': 'named SmolLM', 'qwen2_5': 'You are Qwen',
                            'llama3_1': 'Today Date: 26 Jul 2024'}.items():
-            table = chat_roles.derive((TEMPLATES / f'{name}.jinja').read_text(), SPECIALS)
+            table = self.table(name)
             self.assertIn(text, table['no_system'])
             self.assertIn(text, chat_roles.render(table, CHAT[1:]))
 
     def test_orders_that_are_refused(self):
-        table = chat_roles.derive((TEMPLATES / 'mistral_v3.jinja').read_text(), SPECIALS)
+        table = self.table('mistral_v3')
         for messages in (CHAT[2:], CHAT[:1], [CHAT[1], CHAT[1]], [CHAT[1], CHAT[0], CHAT[1]]):
             with self.assertRaisesRegex(ValueError, 'the chat template allows'):
                 chat_roles.render(table, messages)
