@@ -1,13 +1,17 @@
 """deploy/evaluation/report.py on short texts: numbers, figures, going on where it stopped."""
 
+import contextlib
+import io
 import json
 import pathlib
 import re
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import unittest
+import unittest.mock
 
 from environments import HERE, OWN_TASKS_ALONE, changed, environment, isolated
 
@@ -15,6 +19,10 @@ from lssar import Client
 from programs import CLI, MODEL, SERVER, RunningServer
 
 ROOT = HERE.parents[1]
+sys.path.append(str(ROOT / 'deploy' / 'evaluation'))
+
+import compare  # noqa: E402
+
 FLAGS = ['--lengths', '128,256', '--trials', '2', '--p', '5,15']
 
 
@@ -85,12 +93,12 @@ class EvaluationTest(unittest.TestCase):
         self.assertIn('<table>', self.html)
 
     def test_finished_steps_are_kept(self):
-        before = self.read('passkey')
-        (self.out / 'passkey.json').unlink()
+        before = self.read('statistics')
+        (self.out / 'statistics.json').unlink()
         again = self.report()
         self.assertEqual(again.count(': kept'), 6)
-        self.assertIn('passkey: lssar passkey', again)
-        self.assertEqual(self.read('passkey'), before)
+        self.assertIn('statistics: lssar attention', again)
+        self.assertEqual(self.read('statistics'), before)
 
     def test_a_stopped_step_goes_on(self):
         out = self.out.parent / 'stopped'
@@ -131,8 +139,8 @@ exec {pathlib.Path(CLI).resolve()} "$@"
         path = self.out / 'steps.json'
         whole = path.read_text()
         path.write_text(whole[:20])
-        self.assertNotIn('kept', self.report('--steps', 'loss'))
-        self.assertIn('loss', json.loads(path.read_text()))
+        self.assertNotIn('kept', self.report('--steps', 'statistics'))
+        self.assertIn('statistics', json.loads(path.read_text()))
         path.write_text(whole)  # for the other tests
 
     def test_steps_can_be_chosen(self):
@@ -197,12 +205,11 @@ exec {pathlib.Path(CLI).resolve()} "$@"
         shutil.copytree(self.out, renamed, dirs_exist_ok=True)
         for other, sentence in ((twin, 'have the same name, out'), (self.out, 'the same name, out'),
                                 (renamed, 'have the same checkpoint, ')):
-            done = subprocess.run([str(part) for part in (
-                self.python, ROOT / 'deploy' / 'evaluation' / 'compare.py',
-                self.out.parent / 'both', self.out, other)], check=False, timeout=300,
-                env=isolated(), text=True, stderr=subprocess.PIPE)
-            self.assertEqual(done.returncode, 1)
-            self.assertIn(sentence, done.stderr)
+            words = ['compare.py', str(self.out.parent / 'both'), str(self.out), str(other)]
+            with contextlib.redirect_stderr(io.StringIO()) as errors, \
+                    unittest.mock.patch('sys.argv', words):
+                self.assertEqual(compare.main(), 1)
+            self.assertIn(sentence, errors.getvalue())
 
     def test_the_scripts_refuse_equal_names_before_they_build(self):
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))

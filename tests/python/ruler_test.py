@@ -45,13 +45,13 @@ class RulerTest(unittest.TestCase):
         cls.results = json.loads((cls.out / 'results.json').read_text(encoding='utf-8'))
 
     @classmethod
-    def ruler(cls, *arguments, is_ok=True, **variables):
+    def ruler(cls, *arguments, **variables):
         done = subprocess.run(
             [cls.python, '-m', 'lssar.ruler', *map(str, arguments)], capture_output=True, text=True,
             timeout=environments.TIMEOUT_S, check=False,
             env=isolated(LSSAR_SERVER=os.path.abspath(SERVER), PYTHONPATH=cls.modules,
                          **variables))
-        if is_ok != (done.returncode == 0):
+        if done.returncode:
             raise AssertionError(f'{arguments}: {done.returncode}\n{done.stdout}{done.stderr}')
         return done
 
@@ -148,25 +148,32 @@ class RulerTest(unittest.TestCase):
         self.assertIn('short enough', done.stderr)
 
     def test_bad_input(self):
-        def said(*arguments):
-            done = self.ruler(*arguments, is_ok=False)
-            self.assertNotIn('Traceback', done.stderr)
-            return done.stderr
-
         server = '--server', self.server.address
-        self.assertIn("'niah' is none of niah_single_1", said(self.out, *server, '--tasks', 'niah'))
-        self.assertIn("'1M' must be a number", said(self.out, *server, '--lengths', '1M'))
-        self.assertIn("'100' must be a number", said(self.out, *server, '--lengths', '100'))
-        self.assertIn('--samples: 0 must be above 0', said(self.out, *server, '--samples', '0'))
-        self.assertIn('applies to --model', said(self.out, *server, '--max-model-len', '2000'))
-        self.assertIn('samples 2, not 3: give another OUT', said(
-            self.out, *server, '--lengths', '1K', '--samples', '3'))
-        self.assertIn('has --max-model-len 1280', said(
-            self.out.with_name('long'), *server, '--lengths', '2K', '--tasks', 'vt',
-            '--samples', '1'))
-        self.assertIn('no directory', said(self.out, '--model', self.out / 'nothing'))
-        with OwnServer(MODEL, program=SERVER) as other:
-            self.assertIn('has no HTTP port', said(self.out, '--server', other.address))
+        other = self.enterContext(OwnServer(MODEL, program=SERVER))
+        cases = [
+            ("'niah' is none of niah_single_1", self.out, *server, '--tasks', 'niah'),
+            ("'1M' must be a number", self.out, *server, '--lengths', '1M'),
+            ("'100' must be a number", self.out, *server, '--lengths', '100'),
+            ('--samples: 0 must be above 0', self.out, *server, '--samples', '0'),
+            ('applies to --model', self.out, *server, '--max-model-len', '2000'),
+            ('samples 2, not 3: give another OUT', self.out, *server, '--lengths', '1K',
+             '--samples', '3'),
+            ('has --max-model-len 1280', self.out.with_name('long'), *server, '--lengths', '2K',
+             '--tasks', 'vt', '--samples', '1'),
+            ('no directory', self.out, '--model', self.out / 'nothing'),
+            ('has no HTTP port', self.out, '--server', other.address)]
+        program = ('import json, sys\nfrom lssar.ruler import main\n'
+                   'for words in json.loads(sys.argv[1]):\n'
+                   '    print("code", main(words), file=sys.stderr)')
+        words = [list(map(str, words)) for _, *words in cases]
+        done = subprocess.run([self.python, '-c', program, json.dumps(words)], check=True,
+                              env=isolated(LSSAR_SERVER=os.path.abspath(SERVER)), text=True,
+                              stderr=subprocess.PIPE, timeout=environments.TIMEOUT_S)
+        self.assertNotIn('Traceback', done.stderr)
+        *found, rest = done.stderr.split('code 1\n')
+        self.assertEqual(rest, '')
+        for (sentence, *_), said in zip(cases, found, strict=True):
+            self.assertIn(sentence, said)
 
 
 if __name__ == '__main__':
