@@ -13,16 +13,18 @@ import tempfile
 import unittest
 import unittest.mock
 
+import quick_model
 from environments import HERE, OWN_TASKS_ALONE, changed, environment, isolated
 
 from lssar import Client
-from programs import CLI, MODEL, SERVER, RunningServer
+from programs import CLI, SERVER, RunningServer
 
 ROOT = HERE.parents[1]
 sys.path.append(str(ROOT / 'deploy' / 'evaluation'))
 
 import compare  # noqa: E402
 
+MODEL = quick_model.make()
 FLAGS = ['--lengths', '128,256', '--trials', '2', '--p', '5,15']
 
 
@@ -64,7 +66,7 @@ class EvaluationTest(unittest.TestCase):
         ids = self.ids.read_bytes()
         tokens = [int.from_bytes(ids[i:i + 2], 'little') for i in range(0, len(ids), 2)]
         loss = self.read('loss')['lengths'][0]
-        with RunningServer() as server, Client(server.address) as client:
+        with RunningServer(model=MODEL) as server, Client(server.address) as client:
             scores = []
             step = (len(tokens) - 128 - 1) // loss['num_rows']
             for row in range(loss['num_rows']):

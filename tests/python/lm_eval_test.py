@@ -5,10 +5,12 @@ import pathlib
 import tempfile
 import unittest
 
+import quick_model
 from environments import HERE, OWN_TASKS_ALONE, changed, environment, isolated, run
 from lssar import Client
-from programs import CLI, MODEL, RunningServer, run_page
+from programs import CLI, RunningServer, run_page
 
+MODEL = quick_model.make()
 MAX_LENGTH = 31  # a small window, so that texts of the tasks are longer
 MAX_GEN_TOKS = 24  # as tasks/generate.yaml
 
@@ -66,9 +68,10 @@ class LmEvalTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.python = environment('foreign')
-        cls.server = cls.enterClassContext(RunningServer())
+        cls.server = cls.enterClassContext(RunningServer(model=MODEL))
         cls.client = cls.enterClassContext(Client(cls.server.address, timeout_s=120))
-        cls.other = cls.enterClassContext(RunningServer('--allow-attention-override'))
+        cls.other = cls.enterClassContext(RunningServer('--allow-attention-override',
+                                                         model=MODEL))
         cls.scratch = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         every = ['lssar_choice', 'lssar_rolling', 'lssar_generate']
         choice, generate = every[0:1], every[2:3]

@@ -11,11 +11,13 @@ import tempfile
 import unittest
 
 import environments
+import quick_model
 from environments import environment, isolated, run
 from lssar import Client
 from lssar._server import OwnServer
-from programs import MODEL, SERVER, RunningServer
+from programs import SERVER, RunningServer
 
+MODEL = quick_model.make()
 SAMPLES = 2
 MAX_TOKENS = {'niah': 128, 'vt': 30}  # the package's, by the first part of a task's name
 # Four keys in essays, and chains of variables.
@@ -35,7 +37,8 @@ class RulerTest(unittest.TestCase):
     def setUpClass(cls):
         cls.python = environment('ruler')
         cls.server = cls.enterClassContext(RunningServer(
-            '--max-model-len', '1280', '--dtype', 'fp32', '--kv-cache-dtype', 'fp32'))
+            '--max-model-len', '1280', '--dtype', 'fp32', '--kv-cache-dtype', 'fp32',
+            model=MODEL))
         cls.client = cls.enterClassContext(Client(cls.server.address, timeout_s=120))
         folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         cls.modules = environments.changed(folder / 'modules', 'wonderwords', FEWER_WORDS)

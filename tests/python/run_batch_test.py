@@ -15,10 +15,11 @@ import time
 import unittest
 from unittest import mock
 
+import quick_model
 from lssar.run_batch import Answer, BatchError, Row, Sender
 
 CLI = os.environ['LSSAR_CLI']
-MODEL = 'models/zoo/lssar-6m'
+MODEL = quick_model.make()
 
 
 class ScriptedServer(http.server.ThreadingHTTPServer):
