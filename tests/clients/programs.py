@@ -12,7 +12,7 @@ import threading
 import unittest.mock
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / 'support'))
-from unchecked_model import SHIPPED, UNCHECKED as MODEL  # noqa: E402, F401
+from quick_models import SHIPPED, UNCHECKED as MODEL  # noqa: E402, F401
 
 CLI = os.environ['LSSAR_CLI']
 SERVER = os.environ['LSSAR_SERVER']

@@ -15,7 +15,7 @@ import tempfile
 import unittest
 
 from http_fixture import NAME, Server
-from server_process import shallow_model
+import quick_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python"))
@@ -36,7 +36,7 @@ class SchemathesisTest(unittest.TestCase):
         keys.write(f'[root]\nkey = "{KEY}"\nrole = "admin"\n')
         keys.flush()
         server = Server("--api-keys", keys.name, "--max-model-len", str(MAX_MODEL_LEN),
-                        "--allow-attention-override", model=shallow_model())
+                        "--allow-attention-override", model=quick_models.shallow())
         self.addCleanup(server.stop)
         bearer = f"Bearer {KEY}"
         info = server.request("GET", "/tokenizer_info", headers={"Authorization": bearer})

@@ -15,7 +15,7 @@ import unittest
 from typing import Any, Literal
 
 from http_fixture import NAME, Server
-from server_process import shallow_model
+import quick_models
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 
@@ -81,7 +81,7 @@ server: Server
 
 def setUpModule() -> None:
     global server
-    server = Server("--max-num-seqs", "32", model=shallow_model())
+    server = Server("--max-num-seqs", "32", model=quick_models.shallow())
     reply = server.request("POST", "/v1/completions", {"prompt": "x", "guided_regex": "a"})
     if reply.status != 200:
         raise unittest.SkipTest("this build has no xgrammar")

@@ -11,7 +11,7 @@ import unittest
 from typing import Any
 
 from http_fixture import NAME, Server
-from server_process import shallow_model
+import quick_models
 
 COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 MESSAGES = [{"role": "user", "content": "Name a colour."}]
@@ -39,7 +39,7 @@ has_xgrammar = True
 
 def setUpModule() -> None:
     global server, has_xgrammar
-    server = Server(model=shallow_model())
+    server = Server(model=quick_models.shallow())
     reply = server.request("POST", COMPLETIONS, {"prompt": "x", "max_tokens": 1,
                                                  "guided_regex": "a"})
     has_xgrammar = reply.status == 200

@@ -16,7 +16,7 @@ from lssar.v1 import inference_pb2 as pb
 from lssar.v1 import inference_pb2_grpc
 
 sys.path.append(os.path.join(os.path.dirname(__file__), '..', 'support'))
-from unchecked_model import UNCHECKED as MODEL  # noqa: E402
+from quick_models import UNCHECKED as MODEL  # noqa: E402
 
 TIMEOUT_S = 600  # only a hang reaches it
 # Flags of `lssar bench` and lssar_engine_rate: streams end and begin all the time.

@@ -13,18 +13,17 @@ import tempfile
 import unittest
 import unittest.mock
 
-import quick_model
 from environments import HERE, OWN_TASKS_ALONE, changed, environment, isolated
 
 from lssar import Client
 from programs import CLI, SERVER, RunningServer
+from quick_models import UNCHECKED as MODEL
 
 ROOT = HERE.parents[1]
 sys.path.append(str(ROOT / 'deploy' / 'evaluation'))
 
 import compare  # noqa: E402
 
-MODEL = quick_model.make()
 FLAGS = ['--lengths', '128,256', '--trials', '2', '--p', '5,15']
 
 

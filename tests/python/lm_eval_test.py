@@ -5,12 +5,11 @@ import pathlib
 import tempfile
 import unittest
 
-import quick_model
 from environments import HERE, OWN_TASKS_ALONE, changed, environment, isolated, run
 from lssar import Client
 from programs import CLI, RunningServer, run_page
+from quick_models import UNCHECKED as MODEL
 
-MODEL = quick_model.make()
 MAX_LENGTH = 31  # a small window, so that texts of the tasks are longer
 MAX_GEN_TOKS = 24  # as tasks/generate.yaml
 

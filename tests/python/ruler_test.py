@@ -11,13 +11,12 @@ import tempfile
 import unittest
 
 import environments
-import quick_model
 from environments import environment, isolated, run
 from lssar import Client
 from lssar._server import OwnServer
 from programs import SERVER, RunningServer
+from quick_models import UNCHECKED as MODEL
 
-MODEL = quick_model.make()
 SAMPLES = 2
 MAX_TOKENS = {'niah': 128, 'vt': 30}  # the package's, by the first part of a task's name
 # Four keys in essays, and chains of variables.

@@ -22,7 +22,7 @@ import urllib.request
 import grpc
 
 from server_process import MODEL, SERVER, ServerProcess, check_health
-from unchecked_model import SHIPPED
+from quick_models import SHIPPED
 
 SECRET = "Marmalade"  # occurs in prompts; must never occur in a log
 

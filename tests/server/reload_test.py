@@ -13,7 +13,7 @@ import threading
 import unittest
 
 from http_fixture import Server, wait_until
-from unchecked_model import unchecked
+from quick_models import unchecked
 
 TWINS = pathlib.Path("models/zoo/twins")
 # Without golden rows, whose check is most of a load.

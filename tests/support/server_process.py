@@ -3,23 +3,17 @@
 LSSAR_SERVER is the program. Run from the repository's root.
 """
 
-import atexit
-import functools
 import json
 import os
-import pathlib
 import queue
-import re
 import resource
 import signal
-import struct
 import subprocess
-import tempfile
 import threading
 import time
 from typing import Any
 
-from unchecked_model import UNCHECKED as MODEL
+from quick_models import UNCHECKED as MODEL
 
 SERVER = os.environ["LSSAR_SERVER"]
 IS_SANITIZED = os.environ.get("LSSAR_SANITIZED") == "1"
@@ -37,53 +31,11 @@ def check_health(*flags: str, environment: dict[str, str] | None = None
             return done
 
 
-@functools.cache
-def unchecked_model() -> str:
-    """MODEL without golden rows: their check is four fifths of the time that a server takes to
-    start. tests/golden checks them, and every start of the program by the Python package."""
-    directory = tempfile.TemporaryDirectory()
-    atexit.register(directory.cleanup)
-    copy = pathlib.Path(directory.name, pathlib.Path(MODEL).name)
-    copy.mkdir()
-    for file in pathlib.Path(MODEL).iterdir():
-        if file.is_file() and file.name != "golden.safetensors":
-            (copy / file.name).symlink_to(file.resolve())
-    return str(copy)
-
-
-@functools.cache
-def shallow_model() -> str:
-    """The first layer of MODEL, by the same name: a third of the work for a token, where any text
-    does. Without golden rows."""
-    directory = tempfile.TemporaryDirectory()
-    atexit.register(directory.cleanup)
-    copy = pathlib.Path(directory.name, pathlib.Path(MODEL).name)
-    copy.mkdir()
-    for file in pathlib.Path(MODEL).glob("tokenizer*"):
-        (copy / file.name).symlink_to(file.resolve())
-    config = json.loads(pathlib.Path(MODEL, "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps({**config, "n_layer": 1}))
-    data = pathlib.Path(MODEL, "model.safetensors").read_bytes()
-    (header_size,) = struct.unpack_from("<Q", data)
-    begin, header, content = 8 + header_size, {}, b""
-    for name, tensor in json.loads(data[8:begin]).items():
-        if not re.search(r"\.h\.[1-9]", name) and name != "__metadata__":
-            first, last = tensor["data_offsets"]
-            header[name] = {**tensor, "data_offsets": [len(content), len(content) + last - first]}
-            content += data[begin + first:begin + last]
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    (copy / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + content)
-    return str(copy)
-
-
 class ServerProcess:
     def __init__(self, *flags: str, listen: str = "127.0.0.1:0", model: str = MODEL,
                  state: str = "serving", max_files: int | None = None,
                  environment: dict[str, str] | None = None):
         """Returns once the server has logged the event `state`."""
-        if model == MODEL and not {"--device", "--dtype", "--kv-cache-dtype"} & {*flags}:
-            model = unchecked_model()
         # Not subprocess' preexec_fn: it makes Python fork, and gRPC's handlers may write to stderr.
         limit = [] if max_files is None else ["prlimit", f"--nofile={max_files}"]
         command = [*limit, SERVER, "--model", model, "--listen", listen,
