@@ -139,8 +139,8 @@ struct Server::State {
   absl::StatusOr<std::unique_ptr<LoadedModel>> LoadBy(const LoadModel& load);
   ProbeEndpoints Pages();
   void Fail(const EngineFailure& failure);
-  // Refuses calls until none has come for kQuietTime; `limit` and kMaxRejectTime at most. False:
-  // kQuietTime has passed, and calls still come.
+  // Refuses calls until none has come for kQuietTime or no connection is open; `limit` and
+  // kMaxRejectTime at most. False: kQuietTime has passed, and calls still come.
   bool WaitUntilQuiet(absl::Duration limit) const;
   // Opens the HTTP port, and goes on with the batches.
   absl::Status OpenHttp();
@@ -376,7 +376,7 @@ bool Server::State::WaitUntilQuiet(absl::Duration limit) const {
   const Clock::time_point begin = Clock::now();
   const Clock::time_point latest =
       begin + absl::ToChronoMilliseconds(std::min(limit, kMaxRejectTime));
-  while (true) {
+  while (metrics.NumConnections() > 0) {
     const Clock::time_point quiet =
         std::max(begin, admission->LastRefusal()) + absl::ToChronoMilliseconds(kQuietTime);
     const Clock::time_point now = Clock::now();
@@ -385,6 +385,7 @@ bool Server::State::WaitUntilQuiet(absl::Duration limit) const {
     if (now >= latest) return limit < kQuietTime;
     std::this_thread::sleep_until(std::min(quiet, latest));
   }
+  return true;
 }
 
 Server::Server(std::unique_ptr<State> state) : state_(std::move(state)) {}

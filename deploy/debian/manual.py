@@ -94,7 +94,7 @@ def main():
     programs, out = map(pathlib.Path, sys.argv[1:])
     version = help_of(programs / 'lssar', '--version').split()[-1]
     overview = help_of(programs / 'lssar', '--help')
-    names = re.findall(r'^  ([a-z]+)  +', overview.split('Commands:')[1].split('\n\n')[0], re.M)
+    names = re.findall(r'^  ([a-z-]+)  +', overview.split('Commands:')[1].split('\n\n')[0], re.M)
     commands = {name: help_of_command(programs / 'lssar', name) for name in names}
     server = help_of(programs / 'lssar-server', '--help')
     files = {

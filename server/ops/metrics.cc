@@ -292,6 +292,10 @@ PortMetrics& Metrics::GrpcPort() { return *grpc_port_; }
 
 PortMetrics& Metrics::HttpPort() { return *http_port_; }
 
+int64_t Metrics::NumConnections() const {
+  return int64_t(grpc_port_->open->Value() + http_port_->open->Value());
+}
+
 Metrics::~Metrics() = default;
 
 void Metrics::OnStep(int num_batched_tokens) { iteration_tokens_->Observe(num_batched_tokens); }

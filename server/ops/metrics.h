@@ -72,6 +72,8 @@ class Metrics final {
   // The connections of one port; lives as long as this.
   PortMetrics& GrpcPort();
   PortMetrics& HttpPort();
+  // Open connections of both ports.
+  int64_t NumConnections() const;
 
   // Since the server's start.
   Clock::duration Uptime() const { return Clock::now() - started_at_; }

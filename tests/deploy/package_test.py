@@ -143,9 +143,10 @@ class PackageTest(unittest.TestCase):
     def test_completion(self):
         script = (f'. {self.tree}/usr/share/bash-completion/completions/lssar\n'
                   'COMP_WORDS=(lssar pas); COMP_CWORD=1; _lssar; echo "${COMPREPLY[@]}"\n'
+                  'COMP_WORDS=(lssar run-); COMP_CWORD=1; _lssar; echo "${COMPREPLY[@]}"\n'
                   'COMP_WORDS=(lssar passkey --tri); COMP_CWORD=2; _lssar\n'
                   'echo "${COMPREPLY[@]}"\n')
-        self.assertEqual(run('bash', '-c', script), 'passkey\n--trials\n')
+        self.assertEqual(run('bash', '-c', script), 'passkey\nrun-batch\n--trials\n')
 
 
 class CudaPackageTest(unittest.TestCase):
