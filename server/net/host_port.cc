@@ -1,6 +1,8 @@
 #include "server/net/host_port.h"
 
-#include "absl/strings/numbers.h"
+#include <charconv>
+#include <system_error>
+
 #include "base/str_cat.h"
 
 namespace lssar {
@@ -15,11 +17,13 @@ std::optional<HostPort> SplitHostPort(std::string_view text) {
   std::string_view host = text.substr(0, colon);
   const bool is_in_brackets = host.starts_with('[') && host.ends_with(']');
   if (is_in_brackets) host = host.substr(1, host.size() - 2);
+  const std::string_view port = text.substr(colon + 1);
   HostPort address{.host = std::string(host)};
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
   const bool is_host = !host.empty() && host.find_first_of("[]") == host.npos &&
                        (host.find(':') != host.npos) == is_in_brackets;
-  if (!is_host || !absl::SimpleAtoi(std::string(text.substr(colon + 1)), &address.port) ||
-      address.port < 0 || address.port > 65535) {
+  if (!is_host || error != std::errc() || end != port.data() + port.size() || address.port < 0 ||
+      address.port > 65535) {
     return std::nullopt;
   }
   return address;

@@ -7,12 +7,10 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 import threading
 import unittest.mock
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / 'support'))
-from quick_models import SHIPPED, UNCHECKED as MODEL  # noqa: E402, F401
+from quick_models import SHIPPED, UNCHECKED as MODEL  # noqa: F401
 
 CLI = os.environ['LSSAR_CLI']
 SERVER = os.environ['LSSAR_SERVER']
