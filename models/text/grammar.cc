@@ -35,7 +35,7 @@ absl::Status CheckGrammarSource(const GrammarSource& source) {
     return absl::InvalidArgumentError(
         StrCat("has ", source.text.size(), " bytes; it must have at most ", kMaxGrammarBytes));
   }
-  if (source.kind == GrammarSource::Kind::kJsonSchema) return absl::OkStatus();
+  if (source.IsJsonSchema()) return absl::OkStatus();
   int depth = 0, deepest = 0;
   for (const char c : source.text) {
     if (c == '(' || c == '[' || c == '{') deepest = std::max(deepest, ++depth);

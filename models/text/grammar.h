@@ -28,11 +28,15 @@ constexpr int64_t MaxMatcherSteps(int num_ids) { return 100'000 + int64_t{32} * 
 struct GrammarSource {
   enum class Kind : uint8_t {
     kJsonSchema,
+    // JSON of the schema, or a text whose first character is not "{", each behind any white space.
+    kJsonSchemaOrText,
     kRegex,  // the whole text matches it
     kEbnf,   // GBNF's notation: rules NAME ::= ..., of which `root` is the text
   };
   Kind kind = Kind::kJsonSchema;
   std::string text;  // UTF-8
+
+  bool IsJsonSchema() const { return kind == Kind::kJsonSchema || kind == Kind::kJsonSchemaOrText; }
 };
 
 // Any JSON object.

@@ -59,6 +59,8 @@ constexpr int64_t kRuleCacheBytes = int64_t{64} << 20;
 // Within JSON, so that a text cannot consist of it alone.
 constexpr int kMaxWhitespace = 32;
 constexpr size_t kMaxReasonBytes = 200;
+constexpr char kWhiteSpace[] = R"(root ::= [ \t\r\n]*)";
+constexpr char kTextWithoutJson[] = R"(root ::= [ \t\r\n]* ([^{ \t\r\n] [\u0000-\U0010FFFF]*)?)";
 
 absl::Status TooMuchWork() {
   return absl::ResourceExhaustedError(
@@ -183,6 +185,15 @@ struct GrammarCompiler::State {
       case GrammarSource::Kind::kJsonSchema:
         return compiler.CompileJSONSchema(source.text, /*any_whitespace=*/true, std::nullopt,
                                           std::nullopt, /*strict_mode=*/true, kMaxWhitespace);
+      case GrammarSource::Kind::kJsonSchemaOrText: {
+        using xgrammar::Grammar;
+        const Grammar json = Grammar::FromJSONSchema(source.text, /*any_whitespace=*/true,
+                                                     std::nullopt, std::nullopt,
+                                                     /*strict_mode=*/true, kMaxWhitespace);
+        return compiler.CompileGrammar(
+            Grammar::Union({Grammar::Concat({Grammar::FromEBNF(kWhiteSpace), json}),
+                            Grammar::FromEBNF(kTextWithoutJson)}));
+      }
       case GrammarSource::Kind::kRegex: return compiler.CompileRegex(source.text);
       case GrammarSource::Kind::kEbnf: break;
     }
@@ -205,7 +216,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(
     const GrammarSource& source, const std::function<bool()>& should_stop) const {
   RETURN_IF_ERROR(CheckGrammarSource(source));
   GrammarSource prepared = source;
-  if (source.kind == GrammarSource::Kind::kJsonSchema) {
+  if (source.IsJsonSchema()) {
     ASSIGN_OR_RETURN(prepared.text, PrepareJsonSchema(source.text));
   }
   std::shared_ptr<const Grammar> grammar;

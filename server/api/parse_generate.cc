@@ -214,6 +214,9 @@ absl::StatusOr<Constraint> ReadSource(const v1::GenerateRequest& message) {
       return Constraint{"json_object", JsonObjectSource()};
     case v1::GenerateRequest::kJsonSchema:
       return Constraint{"json_schema", {.kind = Kind::kJsonSchema, .text = message.json_schema()}};
+    case v1::GenerateRequest::kJsonSchemaOrText:
+      return Constraint{"json_schema_or_text",
+                        {.kind = Kind::kJsonSchemaOrText, .text = message.json_schema_or_text()}};
     case v1::GenerateRequest::kRegex:
       return Constraint{"regex", {.kind = Kind::kRegex, .text = message.regex()}};
     case v1::GenerateRequest::kGrammar:

@@ -32,6 +32,9 @@ class AnswerCodec : public HttpCodec {
       ASSIGN_OR_RETURN(request_, Read(body));
     }
     KeepSchemaOrder(request.body, request_.completion.constraint, &request_.completion.prompts);
+    RETURN_IF_ERROR(
+        AskForCall(request.body, request_.completion.tools, &request_.completion.prompts.front()));
+    answer_ = TextOrCall(request_.completion.tools);
     method_.prompts = std::exchange(request_.completion.prompts, {});
     method_.default_max_tokens = request_.completion.max_tokens;
     return absl::OkStatus();
@@ -58,6 +61,7 @@ class AnswerCodec : public HttpCodec {
       if (!IsStream()) return;
       Exchange().BeginStream();
       SendBegin();
+      BeginItem();
     } else if (reply.has_delta()) {
       AddDelta(reply.delta());
     } else if (reply.has_finished()) {
@@ -83,10 +87,12 @@ class AnswerCodec : public HttpCodec {
   virtual absl::StatusOr<AnswerRequest> Read(const nlohmann::json& body) const = 0;
   // The body of an answer that is not streamed.
   virtual std::string Whole() const = 0;
-  // The events of a stream.
+  // The events of a stream. The item is the text or the call, whose name is known.
   virtual void SendBegin() = 0;
+  virtual void SendItemBegin() = 0;
   // `logprobs`: of the delta's tokens, a JSON list; empty: not asked for.
   virtual void SendText(std::string_view text, const std::string& logprobs) = 0;
+  virtual void SendArguments(std::string_view arguments) = 0;
   virtual void SendFinish() = 0;
   virtual void SendFailure(const absl::Status& status) = 0;
 
@@ -97,7 +103,10 @@ class AnswerCodec : public HttpCodec {
   const AnswerRequest& Request() const { return request_; }
   const SamplingParams& Sampling() const { return sampling_; }
   bool HasLogprobs() const { return request_.completion.num_logprobs >= 0; }
+  const TextOrCall& Answer() const { return answer_; }
+  // So far: the text or the call's arguments.
   const std::string& Text() const { return text_; }
+  bool HasItem() const { return has_item_; }
   // A JSON list.
   std::string Logprobs() const { return StrCat("[", all_logprobs_, "]"); }
   v1::FinishReason Finish() const { return finish_; }
@@ -106,8 +115,16 @@ class AnswerCodec : public HttpCodec {
   const std::string& Timings() const { return timings_; }
 
  private:
+  void BeginItem() {
+    if (has_item_ || !(answer_.IsText() || answer_.IsCall())) return;
+    has_item_ = true;
+    SendItemBegin();
+  }
+
   void AddDelta(const v1::Delta& delta) {
-    text_ += delta.text();
+    answer_.Add(delta);
+    const std::string text = answer_.IsCall() ? answer_.TakeArguments() : answer_.TakeText();
+    text_ += text;
     finish_ = delta.finish_reason();
     stop_string_ = delta.stop_string();
     std::string logprobs;
@@ -115,19 +132,27 @@ class AnswerCodec : public HttpCodec {
       for (const v1::Token& token : delta.tokens()) {
         logprobs_.Add(token, request_.completion.num_logprobs);
       }
+    }
+    if (HasLogprobs() && answer_.IsText()) {
       logprobs_.TakeList(&logprobs);
       if (!all_logprobs_.empty() && logprobs.size() > 2) all_logprobs_ += ',';
       all_logprobs_.append(logprobs, 1, logprobs.size() - 2);
     }
-    if (IsStream() && !(delta.text().empty() && delta.tokens().empty())) {
-      SendText(delta.text(), logprobs);
+    if (!IsStream()) return;
+    BeginItem();
+    if (answer_.IsCall()) {
+      if (!text.empty()) SendArguments(text);
+    } else if (answer_.IsText() && !(text.empty() && delta.tokens().empty())) {
+      SendText(text, logprobs);
     }
   }
 
   GenerateMethod& method_;
   AnswerRequest request_;  // without its prompt, which the method has
   SamplingParams sampling_;
-  std::string text_;  // so far
+  TextOrCall answer_;  // without what is in text_
+  std::string text_;
+  bool has_item_ = false;  // the stream has told what the answer is
   ChatLogprobs logprobs_{TokenFormat()};
   std::string all_logprobs_;
   v1::FinishReason finish_ = v1::FINISH_REASON_UNSPECIFIED;
@@ -159,19 +184,30 @@ class ResponseCodec final : public AnswerCodec {
   std::string_view CutReason() const {
     return Finish() == v1::FINISH_REASON_DEAD_END ? "dead_end" : "max_output_tokens";
   }
-  std::string ItemId() const { return "msg_" + Context().RequestId(); }
+  bool IsCall() const { return Answer().IsCall(); }
+  std::string ItemId() const { return StrCat(IsCall() ? "fc_" : "msg_", Context().RequestId()); }
 
   // The text as a part of the message.
   std::string PartJson() const {
     return StrCat("{\"type\":\"output_text\",\"text\":", JsonString(Text()),
                   ",\"annotations\":[],\"logprobs\":", Logprobs(), "}");
   }
-  std::string ItemJson(std::string_view status, const std::string& parts) const {
+  std::string CallJson(std::string_view status, std::string_view arguments) const {
+    return StrCat("{\"type\":\"function_call\",\"id\":\"", ItemId(), "\",\"call_id\":\"call_",
+                  Context().RequestId(), "\",\"name\":\"", Answer().Name(),
+                  "\",\"arguments\":", JsonString(arguments), ",\"status\":\"", status, "\"}");
+  }
+  std::string MessageJson(std::string_view status, const std::string& parts) const {
     return StrCat("{\"type\":\"message\",\"id\":\"", ItemId(), "\",\"status\":\"", status,
                   "\",\"role\":\"assistant\",\"content\":[", parts, "]}");
   }
+  // The item with all that has come.
+  std::string ItemJson(std::string_view status) const {
+    return IsCall() ? CallJson(status, Text()) : MessageJson(status, PartJson());
+  }
   std::string FinishedItemJson() const {
-    return ItemJson(IsCut() ? "incomplete" : "completed", PartJson());
+    const bool is_whole = IsCall() ? Answer().IsWholeCall() : !IsCut();
+    return ItemJson(is_whole ? "completed" : "incomplete");
   }
   std::string ResponseUsageJson() const {
     const v1::Usage& usage = Usage();
@@ -197,9 +233,9 @@ class ResponseCodec final : public AnswerCodec {
         "],\"parallel_tool_calls\":false,\"previous_response_id\":null,\"reasoning\":{\"effort\":"
         "null,\"summary\":null},\"service_tier\":\"default\",\"store\":false,\"temperature\":",
         NumberJson(Sampling().temperature), ",\"text\":{\"format\":", Request().text_format,
-        "},\"tool_choice\":\"none\",\"tools\":[],\"top_logprobs\":",
-        std::max(0, Request().completion.num_logprobs), ",\"top_p\":", NumberJson(Sampling().top_p),
-        ",\"truncation\":\"disabled\"", end, "}");
+        "},\"tool_choice\":", Request().tool_choice, ",\"tools\":", Request().tools,
+        ",\"top_logprobs\":", std::max(0, Request().completion.num_logprobs),
+        ",\"top_p\":", NumberJson(Sampling().top_p), ",\"truncation\":\"disabled\"", end, "}");
   }
   std::string UnfinishedJson() const {
     return ResponseJson("in_progress", "null", "", ",\"usage\":null");
@@ -216,15 +252,20 @@ class ResponseCodec final : public AnswerCodec {
     SendEvent(type, StrCat("{\"type\":\"", type, "\",\"sequence_number\":", sequence_number_++,
                            fields, "}"));
   }
-  std::string Place() const {
-    return StrCat(",\"item_id\":\"", ItemId(), "\",\"output_index\":0,\"content_index\":0");
+  std::string ItemPlace() const {
+    return StrCat(",\"item_id\":\"", ItemId(), "\",\"output_index\":0");
   }
+  std::string Place() const { return ItemPlace() + ",\"content_index\":0"; }
 
   void SendBegin() override {
     SendTyped("response.created", ",\"response\":" + UnfinishedJson());
     SendTyped("response.in_progress", ",\"response\":" + UnfinishedJson());
+  }
+  void SendItemBegin() override {
     SendTyped("response.output_item.added",
-              ",\"output_index\":0,\"item\":" + ItemJson("in_progress", ""));
+              ",\"output_index\":0,\"item\":" +
+                  (IsCall() ? CallJson("in_progress", "") : MessageJson("in_progress", "")));
+    if (IsCall()) return;
     SendTyped("response.content_part.added",
               Place() +
                   ",\"part\":{\"type\":\"output_text\",\"text\":\"\",\"annotations\":[],"
@@ -235,10 +276,20 @@ class ResponseCodec final : public AnswerCodec {
               StrCat(Place(), ",\"delta\":", JsonString(text),
                      ",\"logprobs\":", logprobs.empty() ? "[]" : logprobs));
   }
+  void SendArguments(std::string_view arguments) override {
+    SendTyped("response.function_call_arguments.delta",
+              StrCat(ItemPlace(), ",\"delta\":", JsonString(arguments)));
+  }
   void SendFinish() override {
-    SendTyped("response.output_text.done",
-              StrCat(Place(), ",\"text\":", JsonString(Text()), ",\"logprobs\":", Logprobs()));
-    SendTyped("response.content_part.done", StrCat(Place(), ",\"part\":", PartJson()));
+    if (IsCall()) {
+      SendTyped("response.function_call_arguments.done",
+                StrCat(ItemPlace(), ",\"name\":\"", Answer().Name(),
+                       "\",\"arguments\":", JsonString(Text())));
+    } else {
+      SendTyped("response.output_text.done",
+                StrCat(Place(), ",\"text\":", JsonString(Text()), ",\"logprobs\":", Logprobs()));
+      SendTyped("response.content_part.done", StrCat(Place(), ",\"part\":", PartJson()));
+    }
     SendTyped("response.output_item.done", ",\"output_index\":0,\"item\":" + FinishedItemJson());
     SendTyped(IsCut() ? "response.incomplete" : "response.completed", ",\"response\":" + Whole());
   }
@@ -249,7 +300,7 @@ class ResponseCodec final : public AnswerCodec {
                   ResponseJson(
                       "failed",
                       StrCat("{\"code\":\"server_error\",\"message\":", JsonString(message), "}"),
-                      ItemJson("incomplete", PartJson()), ",\"usage\":null"));
+                      HasItem() ? ItemJson("incomplete") : "", ",\"usage\":null"));
   }
 
   const int64_t created_ = std::time(nullptr);
@@ -281,7 +332,9 @@ class MessageCodec final : public AnswerCodec {
                     JsonString(StopString()));
     }
     return StrCat("\"stop_reason\":\"",
-                  Finish() == v1::FINISH_REASON_LENGTH ? "max_tokens" : "end_turn",
+                  Answer().IsWholeCall()                 ? "tool_use"
+                  : Finish() == v1::FINISH_REASON_LENGTH ? "max_tokens"
+                                                         : "end_turn",
                   "\",\"stop_sequence\":null");
   }
   // Cached tokens are no part of input_tokens.
@@ -302,10 +355,16 @@ class MessageCodec final : public AnswerCodec {
     return StrCat(",\"timings\":", Timings(), ",\"receipt\":", Receipt());
   }
 
+  std::string CallJson(std::string_view input) const {
+    return StrCat("{\"type\":\"tool_use\",\"id\":\"toolu_", Context().RequestId(), "\",\"name\":\"",
+                  Answer().Name(), "\",\"input\":", input, "}");
+  }
+  std::string TextJson(std::string_view text) const {
+    return StrCat("{\"type\":\"text\",\"text\":", JsonString(text), ",\"citations\":null}");
+  }
+  // The input of a call that was cut is no JSON: it is told as a text.
   std::string Whole() const override {
-    return MessageJson(
-        StrCat("{\"type\":\"text\",\"text\":", JsonString(Text()), ",\"citations\":null}"),
-        Extensions());
+    return MessageJson(Answer().IsWholeCall() ? CallJson(Text()) : TextJson(Text()), Extensions());
   }
 
   // `fields`: each after a comma.
@@ -313,11 +372,10 @@ class MessageCodec final : public AnswerCodec {
     SendEvent(type, StrCat("{\"type\":\"", type, "\"", fields, "}"));
   }
 
-  void SendBegin() override {
-    SendTyped("message_start", ",\"message\":" + MessageJson("", ""));
-    SendTyped(
-        "content_block_start",
-        ",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\",\"citations\":null}");
+  void SendBegin() override { SendTyped("message_start", ",\"message\":" + MessageJson("", "")); }
+  void SendItemBegin() override {
+    SendTyped("content_block_start", StrCat(",\"index\":0,\"content_block\":",
+                                            Answer().IsCall() ? CallJson("{}") : TextJson("")));
     SendTyped("ping", "");
   }
   void SendText(std::string_view text, const std::string& /*logprobs*/) override {
@@ -325,6 +383,11 @@ class MessageCodec final : public AnswerCodec {
     SendTyped(
         "content_block_delta",
         StrCat(",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":", JsonString(text), "}"));
+  }
+  void SendArguments(std::string_view arguments) override {
+    SendTyped("content_block_delta",
+              StrCat(",\"index\":0,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":",
+                     JsonString(arguments), "}"));
   }
   void SendFinish() override {
     SendTyped("content_block_stop", ",\"index\":0");

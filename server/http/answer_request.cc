@@ -12,6 +12,8 @@
 #include "server/http/body_fields.h"
 #include "server/http/json_text.h"
 #include "server/http/request_fields.h"
+#include "server/http/tool_fields.h"
+#include "server/http/tool_messages.h"
 
 namespace lssar {
 namespace {
@@ -33,28 +35,49 @@ void AddMessage(std::string role, std::string content, v1::Chat* chat) {
   message.set_content(std::move(content));
 }
 
-// An element of `input`: a message, also one of an earlier answer.
-absl::Status ReadInputItem(const std::string& field, const Json& item, v1::Chat* chat) {
+// The same, in the message before where it has the same role.
+void ContinueMessage(std::string role, const std::string& content, v1::Chat* chat) {
+  if (chat->messages().empty() || chat->messages().rbegin()->role() != role) {
+    AddMessage(std::move(role), content, chat);
+  } else {
+    chat->mutable_messages()->rbegin()->mutable_content()->append("\n" + content);
+  }
+}
+
+// An element of `input`: a message, a call of a function, or its result; also of an earlier answer.
+absl::Status ReadInputItem(const std::string& field, const Json& item, ToolMessages* tools,
+                           v1::Chat* chat) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(item, field));
   ASSIGN_OR_RETURN(const std::optional<std::string> type, fields.String("type"));
+  if (type == "function_call") {
+    ASSIGN_OR_RETURN(const std::string call, tools->ReadCallItem(fields));
+    ContinueMessage("assistant", call, chat);
+    return absl::OkStatus();
+  }
+  if (type == "function_call_output") {
+    ASSIGN_OR_RETURN(const Json* const output, fields.Require("output"));
+    ASSIGN_OR_RETURN(const std::string text,
+                     ReadContent(field + ".output", *output, kResponseParts));
+    ASSIGN_OR_RETURN(const std::string result, tools->ReadOutputItem(fields, text));
+    ContinueMessage("user", result, chat);
+    return absl::OkStatus();
+  }
   if (type.value_or("message") != "message") {
     return FieldError(field + ".type", StrCat("is ", Quote(*type),
-                                              "; this server reads messages alone: it calls no "
-                                              "tools and keeps no items"));
+                                              "; it must be \"message\", \"function_call\" or "
+                                              "\"function_call_output\""));
   }
   RETURN_IF_ERROR(CheckFields(kInputItem, fields));
-  ASSIGN_OR_RETURN(std::optional<std::string> role, fields.String("role"));
-  if (!role) return FieldError(field + ".role", "is missing");
-  if (*role == "developer") role = "system";
-  if (*role != "user" && *role != "assistant" && *role != "system") {
+  ASSIGN_OR_RETURN(std::string role, fields.RequireString("role"));
+  if (role == "developer") role = "system";
+  if (role != "user" && role != "assistant" && role != "system") {
     return FieldError(field + ".role",
-                      StrCat("is ", Quote(*role),
+                      StrCat("is ", Quote(role),
                              "; it must be \"user\", \"assistant\", \"system\" or \"developer\""));
   }
-  const Json* content = fields.Find("content");
-  if (content == nullptr) return FieldError(field + ".content", "is missing");
+  ASSIGN_OR_RETURN(const Json* const content, fields.Require("content"));
   ASSIGN_OR_RETURN(std::string text, ReadContent(field + ".content", *content, kResponseParts));
-  AddMessage(*std::move(role), std::move(text), chat);
+  AddMessage(std::move(role), std::move(text), chat);
   return absl::OkStatus();
 }
 
@@ -68,8 +91,9 @@ absl::Status ReadInput(const Json* input, v1::Chat* chat) {
     return FieldError("input", StrCat("is ", TypeName(*input),
                                       "; it must be a string or a list of messages, at least one"));
   }
+  ToolMessages tools;
   for (size_t i = 0; i < input->size(); ++i) {
-    RETURN_IF_ERROR(ReadInputItem(StrCat("input[", i, "]"), (*input)[i], chat));
+    RETURN_IF_ERROR(ReadInputItem(StrCat("input[", i, "]"), (*input)[i], &tools, chat));
   }
   return absl::OkStatus();
 }
@@ -128,6 +152,13 @@ absl::StatusOr<AnswerRequest> ReadResponse(const Json& body) {
     shared.set_logprobs(completion.num_logprobs);
   }
   RETURN_IF_ERROR(ReadTextConfig(fields.Find("text"), &request, &shared));
+  ASSIGN_OR_RETURN(completion.tools,
+                   ReadToolChoice(fields, ToolDialect::kResponses, &completion.constraint));
+  if (const Json* const tools = fields.Find("tools"); tools != nullptr && !tools->empty()) {
+    const Json* const choice = fields.Find("tool_choice");
+    request.tools = tools->dump();
+    request.tool_choice = choice == nullptr ? "\"auto\"" : choice->dump();
+  }
   if (const Json* metadata = fields.Find("metadata")) {
     RETURN_IF_ERROR(CheckMetadata(*metadata));
     request.metadata = metadata->dump();
@@ -145,29 +176,77 @@ absl::StatusOr<AnswerRequest> ReadResponse(const Json& body) {
 
 namespace {
 
+// A part of the content of a message of `role`: a text, a call of a function, or its result.
+absl::StatusOr<std::string> ReadAnthropicPart(const std::string& field, const Json& value,
+                                              std::string_view role, ToolMessages* tools) {
+  ASSIGN_OR_RETURN(const BodyFields part, BodyFields::Of(value, field));
+  ASSIGN_OR_RETURN(const std::optional<std::string> type, part.String("type"));
+  const bool is_use = type == "tool_use";
+  if (!is_use && type != "tool_result") return ReadTextPart(field, value, kTextParts);
+  if (role != (is_use ? "assistant" : "user")) {
+    return FieldError(field + ".type",
+                      StrCat("is ", Quote(*type), "; only ", is_use ? "an assistant's" : "a user's",
+                             " message may have it"));
+  }
+  if (is_use) return tools->ReadUse(part);
+  std::string result;
+  if (const Json* const content = part.Find("content")) {
+    ASSIGN_OR_RETURN(result, ReadContent(field + ".content", *content, kTextParts));
+  }
+  return tools->ReadUseResult(part, result);
+}
+
+// An element of `messages` of /v1/messages. Calls and results stand in lines of their own.
+absl::Status ReadAnthropicMessage(const std::string& field, const Json& value, ToolMessages* tools,
+                                  v1::Chat* chat) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(value, field));
+  RETURN_IF_ERROR(CheckFields(kAnthropicMessage, fields));
+  ASSIGN_OR_RETURN(std::string role, fields.RequireString("role"));
+  if (role != "user" && role != "assistant") {
+    return FieldError(field + ".role",
+                      StrCat("is ", Quote(role), "; it must be \"user\" or \"assistant\""));
+  }
+  ASSIGN_OR_RETURN(const Json* const content, fields.Require("content"));
+  std::string text;
+  if (!content->is_array()) {
+    ASSIGN_OR_RETURN(text, ReadContent(field + ".content", *content, kTextParts));
+  } else {
+    bool was_text = true;
+    for (size_t i = 0; i < content->size(); ++i) {
+      const Json& part = (*content)[i];
+      ASSIGN_OR_RETURN(const std::string one,
+                       ReadAnthropicPart(StrCat(field, ".content[", i, "]"), part, role, tools));
+      const bool is_text = part["type"] == "text";
+      if (!text.empty() && !(is_text && was_text)) text += '\n';
+      text += one;
+      was_text = is_text;
+    }
+  }
+  AddMessage(std::move(role), std::move(text), chat);
+  return absl::OkStatus();
+}
+
 // `system` and `messages` of /v1/messages. Where the last message is the assistant's, the answer
 // continues it.
 absl::StatusOr<v1::Chat> ReadAnthropicChat(const BodyFields& fields) {
-  v1::Chat system;
+  v1::Chat chat;
   if (const Json* text = fields.Find("system")) {
     ASSIGN_OR_RETURN(std::string content, ReadContent("system", *text, kTextParts));
-    AddMessage("system", std::move(content), &system);
+    AddMessage("system", std::move(content), &chat);
   }
-  const Json* messages = fields.Find("messages");
-  if (messages == nullptr) return FieldError("messages", "is missing");
-  ASSIGN_OR_RETURN(v1::Chat chat, ReadChatMessages(*messages));
-  if (chat.messages().empty()) {
-    return FieldError("messages", "is empty; it must have at least one message");
+  ASSIGN_OR_RETURN(const Json* const messages, fields.Require("messages"));
+  if (!messages->is_array() || messages->empty()) {
+    return FieldError("messages",
+                      StrCat("is ", messages->is_array() ? "empty" : TypeName(*messages),
+                             "; it must be a list of messages, at least one"));
   }
-  for (int i = 0; i < chat.messages_size(); ++i) {
-    const std::string& role = chat.messages(i).role();
-    if (role == "user" || role == "assistant") continue;
-    return FieldError(StrCat("messages[", i, "].role"),
-                      StrCat("is ", Quote(role), "; it must be \"user\" or \"assistant\""));
+  ToolMessages tools;
+  for (size_t i = 0; i < messages->size(); ++i) {
+    RETURN_IF_ERROR(
+        ReadAnthropicMessage(StrCat("messages[", i, "]"), (*messages)[i], &tools, &chat));
   }
-  system.MergeFrom(chat);
-  if (system.messages().rbegin()->role() == "assistant") system.set_continue_final_message(true);
-  return system;
+  if (chat.messages().rbegin()->role() == "assistant") chat.set_continue_final_message(true);
+  return chat;
 }
 
 absl::StatusOr<AnswerRequest> ReadAnthropic(const Json& body, bool needs_max_tokens) {
@@ -183,6 +262,8 @@ absl::StatusOr<AnswerRequest> ReadAnthropic(const Json& body, bool needs_max_tok
     ASSIGN_OR_RETURN(request.stop_sequences, ReadStrings("stop_sequences", *stops));
     for (const std::string& stop : request.stop_sequences) shared.add_stop_strings(stop);
   }
+  ASSIGN_OR_RETURN(request.completion.tools,
+                   ReadToolChoice(fields, ToolDialect::kMessages, &request.completion.constraint));
   ASSIGN_OR_RETURN(*shared.mutable_chat(), ReadAnthropicChat(fields));
   request.completion.prompts.push_back(std::move(shared));
   return request;

@@ -20,6 +20,7 @@ struct AnswerRequest {
   // /v1/responses: what the reply repeats, as JSON.
   std::string instructions = "null", metadata = "{}", max_output_tokens = "null";
   std::string text_format = R"({"type":"text"})";
+  std::string tools = "[]", tool_choice = "\"none\"";
 };
 
 // Errors  as of openai_request.h

@@ -226,12 +226,6 @@ absl::StatusOr<std::string> DeleteFile(BatchStore& store, const HttpRequest& req
   return OrderedJson({{"id", id}, {"object", "file"}, {"deleted", true}}).dump();
 }
 
-absl::StatusOr<std::string> ReadText(const BodyFields& fields, std::string_view name) {
-  ASSIGN_OR_RETURN(std::optional<std::string> text, fields.String(name));
-  if (!text) return FieldError(name, "is missing");
-  return *std::move(text);
-}
-
 absl::StatusOr<std::string> PostBatch(BatchStore& store, const HttpRequest& request,
                                       const CallContext& context) {
   ASSIGN_OR_RETURN(const nlohmann::json body, ParseJson(request.body));
@@ -240,12 +234,12 @@ absl::StatusOr<std::string> PostBatch(BatchStore& store, const HttpRequest& requ
   Batch batch;
   batch.owner = context.KeyName();
   batch.client = context.Client();
-  ASSIGN_OR_RETURN(batch.endpoint, ReadText(fields, "endpoint"));
+  ASSIGN_OR_RETURN(batch.endpoint, fields.RequireString("endpoint"));
   if (std::ranges::find(kBatchEndpoints, batch.endpoint) == kBatchEndpoints.end()) {
     return FieldError("endpoint", StrCat("is ", Quote(batch.endpoint), "; it must be one of ",
                                          StrJoin(kBatchEndpoints)));
   }
-  ASSIGN_OR_RETURN(batch.completion_window, ReadText(fields, "completion_window"));
+  ASSIGN_OR_RETURN(batch.completion_window, fields.RequireString("completion_window"));
   absl::Duration window;
   if (!absl::ParseDuration(batch.completion_window, &window) || window < kMinWindow ||
       window > kMaxWindow) {
@@ -259,7 +253,7 @@ absl::StatusOr<std::string> PostBatch(BatchStore& store, const HttpRequest& requ
     RETURN_IF_ERROR(CheckMetadata(*metadata));
     batch.metadata = metadata->dump();
   }
-  ASSIGN_OR_RETURN(batch.input_file_id, ReadText(fields, "input_file_id"));
+  ASSIGN_OR_RETURN(batch.input_file_id, fields.RequireString("input_file_id"));
   const absl::StatusOr<Batch> added = store.AddBatch(batch);
   if (absl::IsNotFound(added.status()) || absl::IsInvalidArgument(added.status())) {
     return FieldError("input_file_id",

@@ -158,6 +158,22 @@ absl::StatusOr<std::optional<std::string>> BodyFields::String(std::string_view f
   return ReadOptional<std::string>(*this, field, ReadString);
 }
 
+absl::StatusOr<const nlohmann::json*> BodyFields::Require(std::string_view field) const {
+  const nlohmann::json* const value = Find(field);
+  if (value == nullptr) return FieldError(Name(field), "is missing");
+  return value;
+}
+
+absl::StatusOr<std::string> BodyFields::RequireString(std::string_view field) const {
+  ASSIGN_OR_RETURN(const nlohmann::json* const value, Require(field));
+  return ReadString(Name(field), *value);
+}
+
+absl::StatusOr<BodyFields> BodyFields::RequireObject(std::string_view field) const {
+  ASSIGN_OR_RETURN(const nlohmann::json* const value, Require(field));
+  return Of(*value, Name(field));
+}
+
 absl::StatusOr<const Json*> BodyFields::List(std::string_view field, std::string_view of) const {
   const Json* const value = Find(field);
   if (value == nullptr || value->is_array()) return value;

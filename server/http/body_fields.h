@@ -53,6 +53,10 @@ class BodyFields {
   absl::StatusOr<std::optional<double>> Number(std::string_view field) const;
   absl::StatusOr<std::optional<bool>> Bool(std::string_view field) const;
   absl::StatusOr<std::optional<std::string>> String(std::string_view field) const;
+  // Fields that must be there: any, a string, an object.
+  absl::StatusOr<const nlohmann::json*> Require(std::string_view field) const;
+  absl::StatusOr<std::string> RequireString(std::string_view field) const;
+  absl::StatusOr<BodyFields> RequireObject(std::string_view field) const;
   // Null: it is not there. `of`: "numbers", for errors; the elements are not read.
   absl::StatusOr<const nlohmann::json*> List(std::string_view field, std::string_view of) const;
 

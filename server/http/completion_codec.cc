@@ -35,12 +35,11 @@ class CompletionCodec final : public HttpCodec {
 
  private:
   struct Choice {
-    std::string text;  // not sent yet
+    TextOrCall answer;  // so far, without what was sent
     LegacyLogprobs legacy;
     ChatLogprobs chat;
     v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;  // until it is known
     int num_tokens = 0;
-    ToolCallText call;                 // in place of the text, where a call is forced
     bool has_named_call = false;       // an event has told its name
     std::string stop_reason = "null";  // vLLM's: what stopped the text
   };
@@ -67,10 +66,8 @@ class CompletionCodec final : public HttpCodec {
   // Text, log-probabilities and finish reason of a choice, as an element of "choices".
   std::string ChoiceJson(int index, bool is_event);
   std::string Body();
-  // Whether the text of a forced call fits its constraint.
-  bool HasWholeCall(const Choice& choice) const;
-  // The fields of a choice's message, or of what is new of it, that tell its call.
-  void AppendCall(int index, bool is_event, std::string* json);
+  // The fields of a choice's message, or of what is new of it.
+  void AppendAnswer(int index, bool is_event, std::string* json);
   // `,"usage":...` of an event of a choice; empty: none was asked for.
   std::string EventUsage(int index) const;
 
@@ -94,8 +91,8 @@ absl::Status CompletionCodec::Decode(const HttpRequest& request) {
     ASSIGN_OR_RETURN(request_, IsChat() ? ReadChatCompletion(body) : ReadCompletion(body, context));
   }
   KeepSchemaOrder(request.body, request_.constraint, &request_.prompts);
-  if (request_.call.IsForced()) {
-    RETURN_IF_ERROR(ForceCall(request.body, request_.call, &request_.prompts.front()));
+  if (IsChat()) {
+    RETURN_IF_ERROR(AskForCall(request.body, request_.tools, &request_.prompts.front()));
   }
   if (dialect_ == Dialect::kLmEval) AddBosForLmEval(context, &request_);
   num_prompts_ = request_.prompts.size();
@@ -116,10 +113,9 @@ absl::Status CompletionCodec::OnParsed(CallContext* context, const std::vector<S
   format_ = {.checkpoint = &checkpoint, .as_ids = request_.tokens_as_ids};
   num_choices_ = method_.NumChoices();
   for (const SubRequest& item : items) {
-    Choice first{.text = {},
+    Choice first{.answer = TextOrCall(request_.tools),
                  .legacy = LegacyLogprobs(format_, /*continues_text=*/!request_.echo),
-                 .chat = ChatLogprobs(format_),
-                 .call = ToolCallText(request_.call)};
+                 .chat = ChatLogprobs(format_)};
     if (EchoesLogprobs() && !HasAddedBos(prompt_logprobs_.size())) {
       first.legacy.AddFirst(item.request.prompt.front());
     }
@@ -208,11 +204,7 @@ void CompletionCodec::AddPromptTokens(int prompt, const v1::PromptLogprobs& logp
 
 void CompletionCodec::AddDelta(int index, const v1::Delta& delta) {
   Choice& choice = choices_[size_t(index)];
-  if (request_.call.IsForced()) {
-    choice.call.Add(delta.text());
-  } else {
-    choice.text += delta.text();
-  }
+  choice.answer.Add(delta);
   choice.num_tokens += delta.tokens_size();
   if (HasLogprobs()) {
     for (const v1::Token& token : delta.tokens()) {
@@ -238,9 +230,6 @@ void CompletionCodec::AddDelta(int index, const v1::Delta& delta) {
     choice.stop_reason =
         choice.finish == v1::FINISH_REASON_COMPLETE ? "\"complete\"" : "\"dead_end\"";
   }
-  if (request_.call.IsForced() && choice.finish != v1::FINISH_REASON_UNSPECIFIED) {
-    choice.call.End(HasWholeCall(choice));
-  }
   if (!request_.stream) return;
   Exchange().BeginStream();
   SendChoice(index);
@@ -262,7 +251,7 @@ void CompletionCodec::OnEnd(const absl::Status& status) {
 
 void CompletionCodec::SendRole(int index) {
   SendEvent(StrCat(prefix_, "{\"index\":", index, ",\"delta\":{\"role\":\"assistant\",\"content\":",
-                   request_.call.IsForced() ? "null" : "\"\"",
+                   request_.tools.MayCall() ? "null" : "\"\"",
                    "},\"logprobs\":null,\"finish_reason\":null}]", EventUsage(index), "}"));
 }
 
@@ -278,11 +267,10 @@ void CompletionCodec::SendChoice(int index) {
   std::string event = prefix_;
   event += ChoiceJson(index, /*is_event=*/true);
   event += ']';
-  Choice& choice = choices_[size_t(index)];
+  const Choice& choice = choices_[size_t(index)];
   if (choice.finish != v1::FINISH_REASON_UNSPECIFIED) event += StrCat(",\"receipt\":", Receipt());
   event += EventUsage(index) + "}";
   SendEvent(event);
-  choice.text.clear();
 }
 
 std::string CompletionCodec::ChoiceJson(int index, bool is_event) {
@@ -290,15 +278,10 @@ std::string CompletionCodec::ChoiceJson(int index, bool is_event) {
   std::string json = StrCat("{\"index\":", index);
   if (!IsChat()) {
     json += ",\"text\":";
-    AppendJsonString(choice.text, &json);
+    AppendJsonString(choice.answer.TakeText(), &json);
   } else {
     json += is_event ? ",\"delta\":{" : ",\"message\":{\"role\":\"assistant\",";
-    if (request_.call.IsForced()) {
-      AppendCall(index, is_event, &json);
-    } else {
-      json += "\"content\":";
-      AppendJsonString(choice.text, &json);
-    }
+    AppendAnswer(index, is_event, &json);
     json += is_event ? "}" : ",\"refusal\":null}";
   }
   json += ",\"logprobs\":";
@@ -310,7 +293,7 @@ std::string CompletionCodec::ChoiceJson(int index, bool is_event) {
     choice.legacy.Take(&json);
   }
   json += StrCat(",\"finish_reason\":",
-                 HasWholeCall(choice) ? "\"tool_calls\"" : FinishReasonJson(choice.finish),
+                 choice.answer.IsWholeCall() ? "\"tool_calls\"" : FinishReasonJson(choice.finish),
                  ",\"stop_reason\":", choice.stop_reason);
   if (!IsChat() && request_.num_prompt_logprobs >= 0) {
     json += ",\"prompt_logprobs\":" + prompt_logprobs_[size_t(index / num_choices_)].Json();
@@ -319,21 +302,14 @@ std::string CompletionCodec::ChoiceJson(int index, bool is_event) {
   return json;
 }
 
-bool CompletionCodec::HasWholeCall(const Choice& choice) const {
-  return request_.call.IsForced() &&
-         (choice.finish == v1::FINISH_REASON_EOS || choice.finish == v1::FINISH_REASON_STOP_TOKEN ||
-          choice.finish == v1::FINISH_REASON_COMPLETE);
-}
-
-void CompletionCodec::AppendCall(int index, bool is_event, std::string* json) {
+void CompletionCodec::AppendAnswer(int index, bool is_event, std::string* json) {
   Choice& choice = choices_[size_t(index)];
-  if (choice.call.Name().empty()) {
-    // The text ended before the function's name.
-    const bool is_end = choice.finish != v1::FINISH_REASON_UNSPECIFIED;
-    if (is_end) *json += "\"content\":" + JsonString(choice.call.Text());
-    return;
+  if (choice.answer.IsText()) {
+    *json += "\"content\":";
+    AppendJsonString(choice.answer.TakeText(), json);
   }
-  const std::string arguments = choice.call.TakeArguments();
+  if (!choice.answer.IsCall()) return;
+  const std::string arguments = choice.answer.TakeArguments();
   const bool is_first = !std::exchange(choice.has_named_call, true);
   if (!is_first && arguments.empty()) return;
   if (!is_event) *json += "\"content\":null,";
@@ -344,7 +320,7 @@ void CompletionCodec::AppendCall(int index, bool is_event, std::string* json) {
         StrCat("\"id\":\"call_", Context().RequestId(), "-", index, "\",\"type\":\"function\",");
   }
   *json += "\"function\":{";
-  if (is_first) *json += StrCat("\"name\":\"", choice.call.Name(), "\",");
+  if (is_first) *json += StrCat("\"name\":\"", choice.answer.Name(), "\",");
   *json += "\"arguments\":";
   AppendJsonString(arguments, json);
   *json += "}}]";

@@ -14,6 +14,7 @@
 #include "server/api/parse_request.h"
 #include "server/config/limits.h"
 #include "server/http/request_fields.h"
+#include "server/http/tool_messages.h"
 #include "server/loaded_model.h"
 
 namespace lssar {
@@ -59,8 +60,7 @@ v1::GenerateRequest WithIds(const v1::GenerateRequest& shared, const std::vector
 
 absl::Status ReadPrompts(const BodyFields& fields, const v1::GenerateRequest& shared,
                          const ParseContext& context, CompletionRequest* request) {
-  const Json* prompt = fields.Find("prompt");
-  if (prompt == nullptr) return FieldError("prompt", "is missing");
+  ASSIGN_OR_RETURN(const Json* const prompt, fields.Require("prompt"));
   ASSIGN_OR_RETURN(const std::optional<bool> special, fields.Bool("add_special_tokens"));
   const bool add_special_tokens = special.value_or(true);
   const auto add_text = [&](const std::string& field, const Json& text) -> absl::Status {
@@ -113,15 +113,14 @@ absl::Status ReadPrompts(const BodyFields& fields, const v1::GenerateRequest& sh
 absl::StatusOr<v1::ChatMessage> ReadChatMessage(const std::string& field, const Json& value,
                                                 ToolMessages* tools) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(value, field));
-  ASSIGN_OR_RETURN(std::optional<std::string> role, fields.String("role"));
-  if (!role) return FieldError(field + ".role", "is missing");
+  ASSIGN_OR_RETURN(std::string role, fields.RequireString("role"));
   RETURN_IF_ERROR(CheckFields(kMessage, fields));
   const Json* const calls = fields.Find("tool_calls");
   const bool has_calls = calls != nullptr && *calls != Json::array();
-  if (has_calls && *role != "assistant") {
+  if (has_calls && role != "assistant") {
     return FieldError(field + ".tool_calls", "is set; only an assistant's message may have it");
   }
-  if (*role != "tool" && fields.Find("tool_call_id") != nullptr) {
+  if (role != "tool" && fields.Find("tool_call_id") != nullptr) {
     return FieldError(field + ".tool_call_id", "is set; only a tool's message may have it");
   }
   v1::ChatMessage message;
@@ -135,12 +134,12 @@ absl::StatusOr<v1::ChatMessage> ReadChatMessage(const std::string& field, const 
     ASSIGN_OR_RETURN(const std::string text, tools->ReadCalls(field + ".tool_calls", *calls));
     message.set_content(StrCat(message.content(), message.content().empty() ? "" : "\n", text));
   }
-  if (*role == "tool") {
+  if (role == "tool") {
     ASSIGN_OR_RETURN(*message.mutable_content(), tools->ReadResult(fields, message.content()));
     role = "user";
   }
-  if (*role == "developer") role = "system";  // OpenAI's newer name for it
-  message.set_role(*std::move(role));
+  if (role == "developer") role = "system";  // OpenAI's newer name for it
+  message.set_role(std::move(role));
   return message;
 }
 
@@ -155,17 +154,23 @@ absl::StatusOr<std::string> ReadContent(const std::string& field, const Json& co
   }
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
-    ASSIGN_OR_RETURN(const BodyFields part, BodyFields::Of(content[i], StrCat(field, "[", i, "]")));
-    ASSIGN_OR_RETURN(const std::optional<std::string> type, part.String("type"));
-    ASSIGN_OR_RETURN(std::optional<std::string> part_text, part.String("text"));
-    if (!type || std::ranges::count(types, *type) == 0 || !part_text) {
-      return FieldError(StrCat(field, "[", i, "]"),
-                        "is no text part; this server's models read text alone");
-    }
-    RETURN_IF_ERROR(CheckFields(kContentPart, part));
-    text += *part_text;
+    ASSIGN_OR_RETURN(const std::string part,
+                     ReadTextPart(StrCat(field, "[", i, "]"), content[i], types));
+    text += part;
   }
   return text;
+}
+
+absl::StatusOr<std::string> ReadTextPart(const std::string& field, const Json& part,
+                                         std::span<const std::string_view> types) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(part, field));
+  ASSIGN_OR_RETURN(const std::optional<std::string> type, fields.String("type"));
+  ASSIGN_OR_RETURN(std::optional<std::string> text, fields.String("text"));
+  if (!type || std::ranges::count(types, *type) == 0 || !text) {
+    return FieldError(field, "is no text part; this server's models read text alone");
+  }
+  RETURN_IF_ERROR(CheckFields(kContentPart, fields));
+  return *std::move(text);
 }
 
 absl::StatusOr<std::string> ReadModelName(const Json& body, const LoadedModel& served) {
@@ -266,9 +271,8 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body) {
   RETURN_IF_ERROR(newer_name ? SetChatTokens("max_completion_tokens", newer_name, &request, &shared)
                              : SetChatTokens("max_tokens", max_tokens, &request, &shared));
 
-  ASSIGN_OR_RETURN(request.call, ReadForcedCall(fields, &request.constraint));
-  const Json* messages = fields.Find("messages");
-  if (messages == nullptr) return FieldError("messages", "is missing");
+  ASSIGN_OR_RETURN(request.tools, ReadToolChoice(fields, ToolDialect::kChat, &request.constraint));
+  ASSIGN_OR_RETURN(const Json* const messages, fields.Require("messages"));
   ASSIGN_OR_RETURN(*shared.mutable_chat(), ReadChatMessages(*messages));
   RETURN_IF_ERROR(ReadChatEnd(fields, shared.mutable_chat()));
   request.prompts.push_back(std::move(shared));
@@ -315,7 +319,8 @@ FieldNames GenerateNames(const CompletionRequest& request, const std::string& pr
   names.push_back({"stop_strings", "stop"});
   names.push_back({"max_tokens", request.max_tokens_field});
   if (request.is_chat) names.push_back({"logprobs", "top_logprobs"});
-  for (const char* const v1 : {"json_object", "json_schema", "regex", "grammar", "choice"}) {
+  for (const char* const v1 :
+       {"json_object", "json_schema", "regex", "grammar", "choice", "json_schema_or_text"}) {
     names.push_back({v1, request.constraint.name});
   }
   return names;

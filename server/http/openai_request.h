@@ -41,7 +41,7 @@ struct CompletionRequest {
   bool tokens_as_ids = false;       // return_tokens_as_token_ids: "token_id:17" in place of text
   std::vector<bool> has_added_bos;  // of each prompt, after AddBosForLmEval
   ConstraintField constraint;
-  ForcedCall call = {};  // of a chat
+  ToolChoice tools = {};  // of a chat
 };
 
 // Errors  INVALID_ARGUMENT: a field of the wrong type or out of range, or not supported
@@ -54,7 +54,7 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const nlohmann::json& body,
 // is no BOS. A request for the log-probabilities of a prompt has max_tokens 1 in lm-eval, which
 // does not read that token: it becomes 0, so that a prompt may fill the context.
 void AddBosForLmEval(const ParseContext& context, CompletionRequest* request);
-// Where a call is forced, ForceCall must follow.
+// AskForCall must follow.
 absl::StatusOr<CompletionRequest> ReadChatCompletion(const nlohmann::json& body);
 absl::StatusOr<v1::ScoreRequest> ReadScore(const nlohmann::json& body);
 
@@ -87,6 +87,9 @@ inline constexpr std::array<std::string_view, 1> kTextParts = {"text"};
 // Text, or a list of parts of one of `types`.
 absl::StatusOr<std::string> ReadContent(const std::string& field, const nlohmann::json& content,
                                         std::span<const std::string_view> types);
+// One of these parts.
+absl::StatusOr<std::string> ReadTextPart(const std::string& field, const nlohmann::json& part,
+                                         std::span<const std::string_view> types);
 
 // The field `model` of a body; where there is none, the first of the served names.
 // Errors  those of LoadedModel::CheckName

@@ -108,9 +108,10 @@ absl::StatusOr<std::string> CountTokensJson(const HttpRequest& request, const Ca
   const ParseContext context = call.MakeParseContext();
   ASSIGN_OR_RETURN(const Json body, ParseJson(request.body, context.should_stop));
   RETURN_IF_ERROR(ReadModelName(body, call.Model()).status());
-  ASSIGN_OR_RETURN(const AnswerRequest answer, ReadCountedMessage(body));
-  ASSIGN_OR_RETURN(const auto ids, IdsOfChat(answer.completion.prompts.front(),
-                                             MessageNames(answer.completion), context));
+  ASSIGN_OR_RETURN(AnswerRequest answer, ReadCountedMessage(body));
+  v1::GenerateRequest& prompt = answer.completion.prompts.front();
+  RETURN_IF_ERROR(AskForCall(request.body, answer.completion.tools, &prompt));
+  ASSIGN_OR_RETURN(const auto ids, IdsOfChat(prompt, MessageNames(answer.completion), context));
   return StrCat("{\"input_tokens\":", ids.size(), "}");
 }
 

@@ -1,18 +1,15 @@
-// Calls of functions in a chat: OpenAI's tools and tool_choice, and tool_calls in messages and
-// replies.
+// Functions that an answer may call or must call: tools and tool_choice of OpenAI's chats and
+// responses and of Anthropic's messages.
 //
-// A call is forced or there is none: no model decides here whether to call a function. The call is
-// a constraint of the text, and the functions are described in the chat's first message, so that
-// every model with a chat template can be asked for one.
+// A call is a constraint of the text, and the functions are described in the chat's first message,
+// so that every model with a chat template can be asked for one. Where the model may answer with a
+// text, too, it decides by its first character: a call begins with "{", and a text does not.
 #ifndef LSSAR_SERVER_HTTP_TOOL_CALLS_H_
 #define LSSAR_SERVER_HTTP_TOOL_CALLS_H_
 
 #include <cstddef>
-#include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,65 +23,81 @@ namespace lssar {
 inline constexpr size_t kMaxTools = 128;  // OpenAI's
 inline constexpr size_t kMaxFunctionNameBytes = 64;
 
-// The call that a chat must answer with.
-struct ForcedCall {
+// Whose tools and tool_choice a body has.
+enum class ToolDialect { kChat, kResponses, kMessages };
+
+// The functions of which an answer calls one.
+struct ToolChoice {
   struct Function {
     size_t position = 0;  // in tools
     std::string name;
     bool has_parameters = false;
     bool has_id = false;  // its parameters have an $id
   };
-  std::vector<Function> functions = {};  // one of these is called; empty: there is no call
+  ToolDialect dialect = ToolDialect::kChat;
+  std::vector<Function> functions = {};  // empty: the answer is a text
+  bool allows_text = false;              // or the answer is a text
 
-  bool IsForced() const { return !functions.empty(); }
+  bool MayCall() const { return !functions.empty(); }
 };
 
-// tools and tool_choice of a body. Where a call is forced, `constraint` becomes that of the call.
+// tools and tool_choice of a body. Where a function may be called, `constraint` becomes that of the
+// call.
 // Errors  INVALID_ARGUMENT: of the wrong type, not known or not supported; another constraint is
 //         there; the build cannot constrain the output
-absl::StatusOr<ForcedCall> ReadForcedCall(const BodyFields& fields, ConstraintField* constraint);
+absl::StatusOr<ToolChoice> ReadToolChoice(const BodyFields& fields, ToolDialect dialect,
+                                          ConstraintField* constraint);
 
-// Constrains `request` to the call and describes its functions in the first message. The text is
-// the arguments where there is one function, else {"name": ..., "arguments": ...}.
+// Constrains `request` to what `choice` allows, and describes its functions in the first message.
+// Without functions nothing changes. The text of a call is the arguments where the answer must call
+// the only function, else {"name": ..., "arguments": ...}.
 // `body`: as for KeepSchemaOrder
 // Errors  INVALID_ARGUMENT: the functions have more bytes than a constraint may have
-absl::Status ForceCall(std::string_view body, const ForcedCall& call, v1::GenerateRequest* request);
+absl::Status AskForCall(std::string_view body, const ToolChoice& choice,
+                        v1::GenerateRequest* request);
 
-// Calls and their results among the messages of a chat, in the order of these.
-class ToolMessages {
+// A call as the model writes it, and reads it in earlier messages.
+std::string CallText(std::string_view name, std::string_view arguments);
+
+// An answer, taken apart as it comes: a text, or a call.
+class TextOrCall {
  public:
-  // What the model reads of the calls of an assistant's message: one in a line. `field`: the name
-  // of tool_calls in errors.
-  absl::StatusOr<std::string> ReadCalls(const std::string& field, const nlohmann::json& calls);
-  // What the model reads of a message with a result, which is a user's to its template.
-  absl::StatusOr<std::string> ReadResult(const BodyFields& message, const std::string& content);
+  TextOrCall() = default;  // a text
+  explicit TextOrCall(const ToolChoice& choice);
 
- private:
-  std::map<std::string, std::string> names_;  // of the functions, by the id of their call
-};
+  void Add(const v1::Delta& delta);
 
-// The text of a forced call, taken apart as it comes.
-class ToolCallText {
- public:
-  ToolCallText() = default;
-  explicit ToolCallText(const ForcedCall& call);
+  // False: it is a call, or not known yet.
+  bool IsText() const { return state_ == State::kText; }
+  // The name of the called function is known.
+  bool IsCall() const { return state_ == State::kArguments; }
+  // A call that has come to its end and fits the function's parameters.
+  bool IsWholeCall() const { return IsCall() && is_whole_; }
 
-  void Add(std::string_view text);
-  // Nothing follows. `is_whole`: the text fits its constraint.
-  void End(bool is_whole);
-
-  // Empty: it is not known yet, and Text is what there is.
   const std::string& Name() const { return name_; }
-  const std::string& Text() const { return text_; }
-  // What has come of the arguments since the last time.
+  // What has come of the text since the last time; empty: it is none.
+  std::string TakeText();
+  // What has come of the arguments since the last time; empty: it is no call.
   std::string TakeArguments();
 
  private:
-  std::string name_;
+  enum class State {
+    kText,
+    kUnknown,    // white space
+    kFrame,      // of a call whose name is not known yet
+    kArguments,  // of the function `name_`
+  };
+  void FindStart();
+  void FindName();
+  void End(v1::FinishReason finish);
+
+  State state_ = State::kText;
   bool has_frame_ = false;  // {"name": ..., "arguments": ...} is around the arguments
-  bool has_begun_ = false;  // something was taken
+  bool has_begun_ = false;  // some of the arguments were taken
   bool has_ended_ = false;
-  std::string text_;  // not taken yet
+  bool is_whole_ = false;
+  std::string name_;
+  std::string rest_;  // not taken yet
 };
 
 }  // namespace lssar

@@ -137,7 +137,7 @@ class ResponsesTest(unittest.TestCase):
         for fields, param in (({"previous_response_id": "resp_1"}, "previous_response_id"),
                               ({"conversation": "conv_1"}, "conversation"),
                               ({"background": True}, "background"),
-                              ({"tools": [{"type": "web_search"}]}, "tools"),
+                              ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
                               ({"tool_choice": "required"}, "tool_choice"),
                               ({"truncation": "auto"}, "truncation"),
                               ({"prompt": {"id": "pmpt_1"}}, "prompt"),
@@ -246,7 +246,7 @@ class MessagesTest(unittest.TestCase):
                                "messages[0].content[0]"),
                               ({"messages": [*CHAT, {"role": "assistant", "content": " "}]},
                                "messages"),
-                              ({"tools": [{"name": "x", "input_schema": {}}]}, "tools"),
+                              ({"tools": [{"name": "a b"}]}, "tools[0].name"),
                               ({"thinking": {"type": "enabled", "budget_tokens": 1024}},
                                "thinking"),
                               ({"stop": ["a"]}, "stop"), ({"temperature": -1}, "temperature")):

@@ -2,6 +2,7 @@
 checks pass."""
 
 import asyncio
+import json
 import sys
 from typing import Any
 
@@ -61,10 +62,33 @@ def errors() -> None:
     except anthropic.NotFoundError as error:
         expect(error.body["error"]["type"] == "not_found_error", error)
     try:
-        client.messages.create(**CALL, tools=[{"name": "x", "input_schema": {"type": "object"}}])
+        client.messages.create(**CALL, tools=[{"type": "web_search_20250305",
+                                               "name": "web_search"}])
         expect(False, "tools")
     except anthropic.BadRequestError as error:
-        expect("tools" in str(error), error)
+        expect("tools[0].type" in str(error), error)
+
+
+def calls_of_functions() -> None:
+    """Forced, whole and streamed; the result goes back; and where the model decides."""
+    tool: Any = {"name": "find", "description": "Finds a place.", "input_schema": {
+        "type": "object", "properties": {"place": {"type": "string", "maxLength": 8}},
+        "required": ["place"], "additionalProperties": False}}
+    forced: Any = {**CALL, "max_tokens": 200, "tools": [tool], "tool_choice": {"type": "any"},
+                   "extra_body": {"temperature": 1, "seed": 1}}
+    message = client.messages.create(**forced)
+    [use] = message.content
+    expect(message.stop_reason == "tool_use" and use.type == "tool_use", message)
+    expect(use.name == "find" and list(use.input) == ["place"], use)
+    with client.messages.stream(**forced) as stream:
+        deltas = "".join(event.partial_json for event in stream if event.type == "input_json")
+        [streamed] = stream.get_final_message().content
+    expect(json.loads(deltas) == use.input and streamed.input == use.input, streamed)
+    again = client.messages.create(**{**CALL, "messages": [
+        *CALL["messages"], {"role": "assistant", "content": message.content},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id,
+                                      "content": "found"}]}]}, tools=[tool])
+    expect(again.content[0].type in ("text", "tool_use"), again)
 
 
 async def async_calls(text: str) -> None:
@@ -80,5 +104,6 @@ if __name__ == "__main__":
     whole = sync_calls()
     sync_streams(whole)
     errors()
+    calls_of_functions()
     asyncio.run(async_calls(whole))
     print("ok")

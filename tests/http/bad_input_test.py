@@ -116,8 +116,8 @@ class BadRequestTest(unittest.TestCase):
                 reply = server.request("POST", "/v1/completions", {"prompt": "x", field: value})
                 self.assertEqual(reply.status, 400)
                 self.assertIn(field, reply.error()["message"])
-        self.refuse({**CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]},
-                    "tool_choice", "tool_choice", "/v1/chat/completions")
+        self.refuse({**CHAT, "tools": [{"type": "function", "function": {"name": "a b"}}]},
+                    "tools[0].function.name", "1 to 64 letters", "/v1/chat/completions")
         for field, value in (("tool_choice", "required"), ("functions", [{}]),
                              ("modalities", ["audio"]), ("echo", True),
                              ("top_logprobs", 2)):

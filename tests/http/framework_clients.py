@@ -5,6 +5,7 @@ import asyncio
 import sys
 from typing import Literal
 
+import langchain_core.messages
 import langchain_openai
 import litellm
 import openai
@@ -46,6 +47,18 @@ def langchain(text: str) -> None:
         model=MODEL, base_url=f"{ADDRESS}/v1", api_key="none", max_tokens=300, max_retries=0,
     ).with_structured_output(Pet, method="function_calling")
     expect(isinstance(structured.invoke(QUESTION), Pet), "function_calling")
+    # Tools that the model may call, and the way back of a call's result.
+    for uses_responses in (False, True):
+        model = langchain_openai.ChatOpenAI(
+            model=MODEL, base_url=f"{ADDRESS}/v1", api_key="none", max_tokens=200, max_retries=0,
+            use_responses_api=uses_responses).bind_tools([Pet])
+        free = model.invoke(QUESTION)
+        expect(bool(free.content) != bool(free.tool_calls), free)
+        forced = model.bind(tool_choice="required").invoke(QUESTION)
+        [call] = forced.tool_calls
+        expect(call["name"] == "Pet" and isinstance(Pet(**call["args"]), Pet), forced)
+        result = langchain_core.messages.ToolMessage("found", tool_call_id=call["id"])
+        model.invoke([("user", QUESTION), forced, result])
     completion = langchain_openai.OpenAI(model=MODEL, base_url=f"{ADDRESS}/v1", api_key="none",
                                          temperature=0, max_tokens=5, max_retries=0)
     expect(bool(completion.invoke("Once upon a")), "completion")

@@ -2,6 +2,7 @@
 Exit code 0: all checks pass."""
 
 import asyncio
+import json
 import sys
 from typing import Any
 
@@ -66,7 +67,8 @@ def sync_streams(text: str) -> None:
 def errors() -> None:
     for more, param in (({"previous_response_id": "resp_1"}, "previous_response_id"),
                         ({"background": True}, "background"),
-                        ({"tools": [{"type": "web_search"}]}, "tools"), ({"top_p": 2}, "top_p")):
+                        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+                        ({"top_p": 2}, "top_p")):
         try:
             client.responses.create(**CALL, **more)
             expect(False, more)
@@ -77,6 +79,29 @@ def errors() -> None:
         expect(False, "delete")
     except openai.NotFoundError as error:
         expect("resp_none" in str(error), error)
+
+
+def calls_of_functions() -> None:
+    """Forced, whole and streamed; the result goes back; and where the model decides."""
+    tool: Any = {"type": "function", "name": "find", "strict": True, "parameters": {
+        "type": "object", "properties": {"place": {"type": "string", "maxLength": 8}},
+        "required": ["place"], "additionalProperties": False}}
+    forced: Any = {**CALL, "max_output_tokens": 200, "temperature": 1, "tools": [tool],
+                   "tool_choice": "required", "extra_body": {"seed": 1}}
+    response = client.responses.create(**forced)
+    [call] = response.output
+    expect(call.type == "function_call" and call.name == "find", call)
+    expect(list(json.loads(call.arguments)) == ["place"], call)
+    with client.responses.stream(**forced) as stream:
+        deltas = "".join(event.delta for event in stream
+                         if event.type == "response.function_call_arguments.delta")
+        [streamed] = stream.get_final_response().output
+    expect(deltas == call.arguments and streamed.arguments == call.arguments, streamed)
+    again = client.responses.create(**{**CALL, "tools": [tool], "input": [
+        {"role": "user", "content": CALL["input"]}, call.model_dump(exclude_none=True),
+        {"type": "function_call_output", "call_id": call.call_id, "output": "found"}]})
+    [item] = again.output
+    expect(item.type in ("message", "function_call") and again.tool_choice == "auto", again)
 
 
 async def async_calls(text: str) -> None:
@@ -101,5 +126,6 @@ if __name__ == "__main__":
     whole = sync_calls()
     sync_streams(whole)
     errors()
+    calls_of_functions()
     asyncio.run(async_calls(whole))
     print("ok")

@@ -27,13 +27,12 @@ RIGHT = re.compile("|".join((
     "may be set only where",
     "are both there; send one",  # constraints
     "both constrain the text; send one",
-    "no model decides here whether to call a function",  # tools, with tool_choice or without
     "and there are no tools",
     "must be a JSON Schema of type object",
     "which is not in tools",
     "which an entry before it has, too",
     "no message before it calls with this id",
-    "only (an assistant's|a tool's) message may have it",
+    "only (an assistant's|a tool's|a user's) message may have it",
     r"^messages\[\d+\]\.tool_call_id is missing",
     "leaves no id to sample",
     "a message without text; continue_final_message needs some",

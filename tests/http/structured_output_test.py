@@ -16,19 +16,6 @@ import quick_models
 COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 MESSAGES = [{"role": "user", "content": "Name a colour."}]
 COLOURS = ["red", "green", "greenish blue", "b\u00e9ige \"x\""]
-FIND = {"type": "function", "function": {
-    "name": "find", "description": "Finds a place.", "parameters": {
-        "type": "object", "properties": {"z": {"$ref": "#/$defs/level"},
-                                         "a": {"enum": ["up", "down"]}},
-        "required": ["z", "a"], "additionalProperties": False,
-        "$defs": {"level": {"type": "integer", "minimum": -9, "maximum": 99}}}}}
-# Its name is a key of a call, and its references are its own.
-OTHER = {"type": "function", "function": {
-    "name": "arguments", "parameters": {
-        "$id": "o", "type": "object", "properties": {"level": {"$ref": "#/$defs/level"}},
-        "required": ["level"], "additionalProperties": False,
-        "$defs": {"level": {"enum": ["}", {"x": {}}]}}}}}
-STOP = {"type": "function", "function": {"name": "stop", "parameters": {}}}
 POINT = {"type": "object", "properties": {
     "z": {"type": "integer", "minimum": -9, "maximum": 99},
     "a": {"enum": ["up", "down"]}}, "required": ["z", "a"], "additionalProperties": False}
@@ -94,9 +81,6 @@ class RefusalTest(unittest.TestCase):
             self.assertTrue(reply.error()["param"].startswith("text.format"), reply.body)
         server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 2,
                                   "response_format": {"type": "text"}})
-        reply = server.request("POST", CHAT, {"messages": MESSAGES, "tools": [FIND],
-                                              "tool_choice": "required"})
-        self.assertEqual((reply.status, reply.error()["param"]), (400, "tool_choice"), reply.body)
 
 
 class StructuredOutputTest(unittest.TestCase):
@@ -227,145 +211,6 @@ class StructuredOutputTest(unittest.TestCase):
                          ("incomplete", {"reason": "dead_end"}))
         self.refuse({"guided_regex": "[0-9]", "banned_token_ids": ids}, "guided_regex",
                     "allows no first token that may be sampled")
-
-    def check_call(self, name: str, arguments: Any) -> None:
-        if name == "find":
-            self.assertEqual(list(arguments), ["z", "a"])
-            self.assertIn(arguments["z"], range(-9, 100))
-        elif name == "stop":
-            self.assertEqual(arguments, {})
-        else:
-            self.assertEqual(name, "arguments")
-            self.assertIn(arguments, ({"level": "}"}, {"level": {"x": {}}}))
-
-    def test_forced_calls(self) -> None:
-        """Whole and streamed, of one function and of several."""
-        one = {"type": "function", "function": {"name": "find"}}
-        names: set[str] = set()
-        for tools, choice in (([FIND], "required"), ([STOP, FIND], one), ([STOP], "required"),
-                              ([FIND, OTHER, STOP], "required")):
-            body = {"messages": MESSAGES, "tools": tools, "tool_choice": choice, "n": 4,
-                    "temperature": 5, "max_tokens": 400}
-            for seed in range(4):
-                with self.subTest(tools=tools, seed=seed):
-                    choices = server.post(CHAT, {**body, "seed": seed})["choices"]
-                    calls = []
-                    for each in choices:
-                        self.assertEqual(each["finish_reason"], "tool_calls", each)
-                        self.assertIsNone(each["message"]["content"])
-                        [call] = each["message"]["tool_calls"]
-                        self.assertEqual(call["type"], "function")
-                        calls.append(call["function"])
-                        self.check_call(call["function"]["name"],
-                                        json.loads(call["function"]["arguments"]))
-                        names.add(call["function"]["name"])
-                    streamed = [{"name": "", "arguments": ""} for _ in range(4)]
-                    for event in server.stream(CHAT, {**body, "seed": seed, "stream": True}):
-                        for each in [] if event == "[DONE]" else event["choices"]:
-                            delta = each["delta"]
-                            self.assertIsNone(delta.get("content"))
-                            for call in delta.get("tool_calls", []):
-                                for key, text in call["function"].items():
-                                    streamed[each["index"]][key] += text
-                    self.assertEqual(streamed, calls)
-        self.assertEqual(names, {"find", "arguments", "stop"})
-
-    def test_a_call_that_is_cut(self) -> None:
-        # Where the temperature is high there is less white space in a text.
-        body = {"messages": MESSAGES, "tools": [FIND, OTHER], "tool_choice": "required", "seed": 3,
-                "temperature": 5}
-        whole = server.post(CHAT, {**body, "max_tokens": 400})["choices"][0]["message"]
-        texts = set()
-        for max_tokens in range(1, 400, 3):
-            [choice] = server.post(CHAT, {**body, "max_tokens": max_tokens})["choices"]
-            if choice["finish_reason"] == "tool_calls":
-                break
-            self.assertEqual(choice["finish_reason"], "length")
-            for call in choice["message"].get("tool_calls", []):
-                self.assertEqual(call["function"]["name"],
-                                 whole["tool_calls"][0]["function"]["name"])
-                texts.add(call["function"]["arguments"])
-            self.assertEqual(choice["message"]["content"] is None,
-                             "tool_calls" in choice["message"])
-        arguments = whole["tool_calls"][0]["function"]["arguments"]
-        self.assertGreater(len(texts), 1)
-        self.assertTrue(all(arguments.startswith(text.rstrip("} \n")) for text in texts), texts)
-
-    def test_the_model_reads_the_functions_and_the_calls(self) -> None:
-        """The same text as that of messages that say so."""
-        call = {"id": "a", "type": "function",
-                "function": {"name": "find", "arguments": "{\"z\": 3, \"a\": \"up\"}"}}
-        tools = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": [call]},
-                 {"role": "tool", "tool_call_id": "a", "content": "blue"}]
-        body = {"max_tokens": 300, "seed": 2, "logprobs": True}
-        forced = server.post(CHAT, {**body, "messages": tools, "tools": [FIND],
-                                    "tool_choice": "required"})
-        task = ("Call this function:\n" + json.dumps(FIND["function"], separators=(",", ":")) +
-                "\nAnswer with its arguments alone, as JSON.")
-        said = [{"role": "user", "content": task + "\n\n" + MESSAGES[0]["content"]},
-                {"role": "assistant", "content":
-                 "{\"name\": \"find\", \"arguments\": {\"z\": 3, \"a\": \"up\"}}"},
-                {"role": "user", "content": "Result of find:\nblue"}]
-        plain = server.post(CHAT, {**body, "messages": said, "response_format": {
-            "type": "json_schema", "json_schema": {
-                "name": "p", "schema": FIND["function"]["parameters"]}}})
-        self.assertEqual(forced["choices"][0]["logprobs"], plain["choices"][0]["logprobs"])
-        self.assertEqual(forced["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"],
-                         plain["choices"][0]["message"]["content"])
-        # With "none" they change nothing.
-        self.assertEqual(*(server.post(CHAT, {**body, **fields, "messages": MESSAGES})["choices"]
-                           for fields in ({}, {"tools": [FIND], "tool_choice": "none"})))
-
-    def test_bad_tools(self) -> None:
-        find, function = FIND["function"], {"type": "function", "function": {"name": "f"}}
-        for fields, param, message in (
-                ({"tools": [FIND]}, "tool_choice", "is missing, which means \"auto\"; no model"),
-                ({"tools": [FIND], "tool_choice": "auto"}, "tool_choice", "is \"auto\"; no model"),
-                ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
-                ({"tools": [FIND], "tool_choice": "any"}, "tool_choice", "is \"any\"; it must be"),
-                ({"tools": [FIND], "tool_choice": function}, "tool_choice.function.name",
-                 "is \"f\", which is not in tools"),
-                ({"tools": [FIND], "tool_choice": {**function, "more": 1}}, "tool_choice.more",
-                 "is no field"),
-                ({"tools": [FIND] * 2}, "tools[1].function.name", "an entry before it"),
-                ({"tools": [function] * 129}, "tools", "129 entries; it may have 128"),
-                ({"tools": FIND}, "tools", "must be a list"),
-                ({"tools": [{"type": "web_search"}]}, "tools[0].type", "must be \"function\""),
-                ({"tools": [{"type": "function", "function": {"name": "a b"}}]},
-                 "tools[0].function.name", "1 to 64 letters"),
-                ({"tools": [{"type": "function", "function": {
-                    **find, "parameters": {"type": "array"}}}]},
-                 "tools[0].function.parameters", "of type object"),
-                ({"tools": [{"type": "function", "function": {
-                    **find, "parameters": {"anyOf": [{"type": "object"}, {"type": "null"}]}}}]},
-                 "tools[0].function.parameters", "of type object"),
-                ({"tools": [FIND, {"type": "function", "function": {
-                    "name": "g", "parameters": {"type": "object", "not": {}}}}], "tool_choice": {
-                        "type": "function", "function": {"name": "g"}}},
-                 "tools[1].function.parameters", "has not, which is not enforced"),
-                ({"tools": [FIND, {"type": "function", "function": {
-                    "name": "g", "parameters": {"type": "object", "not": {}}}}],
-                  "tool_choice": "required"},
-                 "tools", "has not, which is not enforced (at \"#/$defs/1\")"),
-                ({"tools": [FIND], "tool_choice": "required", "guided_regex": "a"}, "guided_regex",
-                 "both constrain the text"),
-                ({"tools": [{"type": "function", "function": {
-                    **find, "description": "x" * 300_000}}], "tool_choice": "required"}, "tools",
-                 "it may have 262144")):
-            with self.subTest(fields=str(fields)[:200]):
-                self.refuse(fields, param, message, CHAT)
-        call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-        for message_, param in (
-                ({"role": "user", "content": "x", "tool_calls": [call]}, "messages[0].tool_calls"),
-                ({"role": "user", "content": "x", "tool_call_id": "a"}, "messages[0].tool_call_id"),
-                ({"role": "tool", "content": "x"}, "messages[0].tool_call_id"),
-                ({"role": "tool", "content": "x", "tool_call_id": "b"}, "messages[0].tool_call_id"),
-                ({"role": "assistant", "tool_calls": []}, "messages[0].content"),
-                ({"role": "assistant", "tool_calls": [{**call, "id": None}]},
-                 "messages[0].tool_calls[0].id"),
-                ({"role": "assistant", "tool_calls": [{**call, "type": "x"}]},
-                 "messages[0].tool_calls[0].type")):
-            self.refuse({"messages": [message_]}, param, param, CHAT)
 
     def test_bad_constraints(self) -> None:
         schema = {"type": "json_schema", "json_schema": {"schema": {"type": "array",

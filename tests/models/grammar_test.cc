@@ -200,6 +200,61 @@ TEST_F(GrammarTest, MasksAreThoseOfChoicesGrammarsAndSchemas) {
   }
 }
 
+TEST_F(GrammarTest, MasksOfASchemaOrAText) {
+  const GrammarSource source = {
+      .kind = Kind::kJsonSchemaOrText,
+      .text = R"({"type":"object","properties":{"a":{"enum":[1,12,true]}},"required":["a"],)"
+              R"("additionalProperties":false})"};
+  const std::string s = "[ \n\t\r]{0,32}";
+  const std::string json =
+      StrCat("[ \n\t\r]*\\{", s, "\"a\"", s, ":", s, "(?:1|12|true)", s, "\\}");
+  // Characters in UTF-8; a text begins with none that is white space or "{".
+  const std::string t = "[\\x80-\\xBF]";
+  const std::string beyond_ascii =
+      StrCat("[\\xC2-\\xDF]", t, "|\\xE0[\\xA0-\\xBF]", t, "|[\\xE1-\\xEC\\xEE\\xEF]", t,
+             "{2}|\\xED", "[\\x80-\\x9F]", t, "|\\xF0[\\x90-\\xBF]", t, "{2}|[\\xF1-\\xF3]", t,
+             "{3}|\\xF4", "[\\x80-\\x8F]", t, "{2}");
+  const std::string text = StrCat("[ \n\t\r]*(?:(?:(?![{ \n\t\r])[\\x00-\\x7F]|", beyond_ascii,
+                                  ")(?:[\\x00-\\x7F]|", beyond_ascii, ")*)?");
+  const RegexOracle oracle(StrCat("(?:", json, "|", text, ")"));
+  for (const Vocabulary& vocabulary : Vocabularies()) {
+    SCOPED_TRACE(vocabulary.name);
+    const auto compiled = CompilerOf(vocabulary).Compile(source);
+    ASSERT_TRUE(compiled.ok()) << compiled.status();
+    ExpectMasks(vocabulary, **compiled, oracle, vocabulary.num_ids > 10000 ? 2 : 8);
+    // Walks begin with a call rarely.
+    const auto matcher = (*compiled)->NewMatcher();
+    std::vector<uint32_t> mask(NumMaskWords(size_t(vocabulary.num_ids)));
+    std::string begun;
+    for (const char next : std::string_view("{\"a\":12}")) {
+      int32_t id = 0;
+      while (id < vocabulary.num_ids &&
+             vocabulary.tokenizer->PieceBytes(id) != std::string_view(&next, 1)) {
+        ++id;
+      }
+      if (id == vocabulary.num_ids) {  // the small vocabulary has no single "2"
+        EXPECT_EQ(vocabulary.name, "odd");
+        break;
+      }
+      ASSERT_TRUE(*matcher->Accept(id)) << begun << next;
+      begun += next;
+      ASSERT_EQ(matcher->FillMask(mask), absl::OkStatus());
+      EXPECT_EQ(matcher->IsComplete(), oracle.Matches(begun)) << begun;
+      for (int32_t other = 0; other < vocabulary.num_ids; ++other) {
+        const std::string piece(vocabulary.tokenizer->PieceBytes(other));
+        if (piece.empty() || std::ranges::count(vocabulary.ending_ids, other) > 0 ||
+            vocabulary.tokenizer->FindSpecialToken(piece) == other) {
+          continue;
+        }
+        ASSERT_EQ(MaskHas(mask, size_t(other)), oracle.Begins(begun + piece)) << begun << piece;
+      }
+    }
+  }
+  EXPECT_THAT(Refusal(Kind::kJsonSchemaOrText, R"({"not":{}})"), HasSubstr("is not enforced"));
+  EXPECT_THAT(Refusal(Kind::kJsonSchemaOrText, std::string(kMaxGrammarBytes + 1, ' ')),
+              HasSubstr("has 262145 bytes"));
+}
+
 TEST_F(GrammarTest, RollbackRestoresTheMask) {
   const Vocabulary& vocabulary = Vocabularies()[0];
   const auto grammar = CompilerOf(vocabulary).Compile(JsonObjectSource());

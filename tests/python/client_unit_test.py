@@ -551,18 +551,22 @@ class Cases:
         service = ScriptedService()
         with serve(service) as address:
             for options in ({'json_schema': {'z': 1, 'a': 2}}, {'json_schema': Model},
-                            {'json_schema': '{"z": 1, "a": 2}'}, {'regex': 'a'},
+                            {'json_schema': '{"z": 1, "a": 2}'},
+                            {'json_schema_or_text': {'z': 1, 'a': 2}}, {'regex': 'a'},
                             {'grammar': 'root ::= "a"'}, {'choice': ['a', 'b']},
                             {'json_object': True}, {'json_object': False, 'regex': 'b'}):
                 self.call(address, 'complete', 'x', **options)
             for options, message in (({'regex': 'a', 'choice': ['a']}, 'regex and choice'),
                                      ({'choice': 'a'}, 'choice must be a list'),
-                                     ({'json_schema': 5}, 'json_schema must be')):
+                                     ({'json_schema': 5}, 'json_schema must be'),
+                                     ({'json_schema_or_text': 5}, 'json_schema_or_text must be')):
                 with self.assertRaisesRegex(TypeError, message):
                     self.call(address, 'complete', 'x', **options)
-        schema, of_model, text, regex, grammar, choice, json_object, no_object = service.requests
+        (schema, of_model, text, or_text, regex, grammar, choice, json_object,
+         no_object) = service.requests
         for request in schema, of_model, text:
             self.assertEqual(request.json_schema, '{"z": 1, "a": 2}')
+        self.assertEqual(or_text.json_schema_or_text, '{"z": 1, "a": 2}')
         self.assertEqual((regex.regex, grammar.grammar), ('a', 'root ::= "a"'))
         self.assertEqual(list(choice.choice.texts), ['a', 'b'])
         self.assertTrue(json_object.json_object)

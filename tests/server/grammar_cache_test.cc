@@ -207,6 +207,8 @@ TEST_F(CompiledConstraintTest, BadFieldsAreNamed) {
   EXPECT_EQ(refusal(message), "json_object is false; it must be true or left out");
   message.set_json_schema(R"({"not":{}})");
   EXPECT_EQ(refusal(message), "json_schema has not, which is not enforced (at \"#\")");
+  message.set_json_schema_or_text(R"({"not":{}})");
+  EXPECT_EQ(refusal(message), "json_schema_or_text has not, which is not enforced (at \"#\")");
   message.set_regex("\xff");
   EXPECT_EQ(refusal(message), "regex is not UTF-8 at byte 0");
   message.set_regex(std::string(kMaxGrammarBytes + 1, 'a'));

@@ -46,6 +46,15 @@ constexpr char kResponse[] =
     R"({"input":[{"role":"user","content":"Hi"}],"text":{},"max_output_tokens":2,"seed":1})";
 constexpr char kAnthropic[] =
     R"({"messages":[{"role":"user","content":"Hi"}],"max_tokens":2,"seed":1})";
+constexpr char kItems[] =
+    R"({"input":[{"role":"user","content":"Hi"},{"type":"function_call","call_id":"a","name":"f",)"
+    R"("arguments":"{}"},{"type":"function_call_output","call_id":"a","output":"x"}],"seed":1,)"
+    R"("max_output_tokens":2,"tool_choice":"none","tools":[{"type":"function","name":"f"}]})";
+constexpr char kParts[] =
+    R"({"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":[)"
+    R"({"type":"tool_use","id":"a","name":"f","input":{}}]},{"role":"user","content":[)"
+    R"({"type":"tool_result","tool_use_id":"a","content":"x"}]}],"max_tokens":2,"seed":1,)"
+    R"("tool_choice":{"type":"none"},"tools":[{"name":"f"}]})";
 constexpr char kStream[] =
     R"({"prompt":"Hi","max_tokens":2,"seed":1,"stream":true,"stream_options":{}})";
 
@@ -73,6 +82,14 @@ const std::vector<Body>& Bodies() {
       {kResponsesBody, "/v1/responses", kResponse},
       {kInputItem, "/v1/responses", kResponse, "/input/0", "input[0]."},
       {kTextConfig, "/v1/responses", kResponse, "/text", "text."},
+      {kResponsesTool, "/v1/responses", kItems, "/tools/0", "tools[0]."},
+      {kCallItem, "/v1/responses", kItems, "/input/1", "input[1]."},
+      {kOutputItem, "/v1/responses", kItems, "/input/2", "input[2]."},
+      {kMessagesTool, "/v1/messages", kParts, "/tools/0", "tools[0]."},
+      {kMessagesChoice, "/v1/messages", kParts, "/tool_choice", "tool_choice."},
+      {kAnthropicMessage, "/v1/messages", kParts, "/messages/0", "messages[0]."},
+      {kToolUse, "/v1/messages", kParts, "/messages/1/content/0", "messages[1].content[0]."},
+      {kToolResult, "/v1/messages", kParts, "/messages/2/content/0", "messages[2].content[0]."},
       {kMessagesBody, "/v1/messages", kAnthropic},
       {kMessagesBody, "/v1/messages/count_tokens", kAnthropic},
       {kScoreItem, "/v1/score", R"({"items":[{"context":[8],"continuations":[[3]]}]})", "/items/0",

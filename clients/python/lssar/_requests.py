@@ -27,7 +27,7 @@ TEXT_LISTS = frozenset({'bad_words', 'stop_strings', 'choice'})
 CHOOSING = frozenset({'allowed_token_ids', 'choice', 'layers', 'heads', 'rows', 'positions'})
 STRINGS = (str, bytes, bytearray, memoryview)
 INT32 = range(-1 << 31, 1 << 31)
-CONSTRAINTS = ('json_object', 'json_schema', 'regex', 'grammar', 'choice')
+CONSTRAINTS = ('json_object', 'json_schema', 'json_schema_or_text', 'regex', 'grammar', 'choice')
 
 Dataclass = TypeVar('Dataclass')
 
@@ -214,8 +214,8 @@ def _checked_options(method: str, options: Mapping[str, object],
             value = _logit_bias(value)
         elif name == 'steering':
             value = _steering(value)
-        elif name == 'json_schema':
-            value = _json_schema(value)
+        elif name in ('json_schema', 'json_schema_or_text'):
+            value = _json_schema(name, value)
         elif name == 'attention_override':
             value = _attention_override(value)
         if name in CHOOSING and value == []:
@@ -239,14 +239,13 @@ def _logit_bias(value: object) -> dict[int, object]:
     return biases
 
 
-def _json_schema(value: object) -> str:
+def _json_schema(name: str, value: object) -> str:
     if hasattr(value, 'model_json_schema'):
         value = value.model_json_schema()
     if isinstance(value, Mapping):
         return json.dumps(dict(value))
     if not isinstance(value, str):
-        raise TypeError('json_schema must be a text, a dict or a pydantic model, not '
-                        f'{value!r}')
+        raise TypeError(f'{name} must be a text, a dict or a pydantic model, not {value!r}')
     return value
 
 

@@ -132,8 +132,9 @@ class GenerateOptions(SamplingOptions, SchedulingOptions, total=False):
     echo: bool  # begin each text with the prompt's; default False
     stream_interval: int  # engine steps whose tokens make one delta, [1, 1024]; default 1
     speculative_tokens: int  # most draft tokens in a step, [0, 64]; same bits; default 64
-    json_object: bool  # the text is a JSON object; of these five options at most one
+    json_object: bool  # the text is a JSON object; of these six options at most one
     json_schema: JsonSchema  # the text is JSON that fits it
+    json_schema_or_text: JsonSchema  # it is, or its first character behind white space is not {
     regex: str  # the whole text matches it
     grammar: str  # the text fits this grammar in GBNF's notation; its first rule is `root`
     choice: Sequence[str]  # the text is one of these; at most 1024
@@ -174,6 +175,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     json_object: bool | None = None
     json_schema: JsonSchema | None = None
+    json_schema_or_text: JsonSchema | None = None
     regex: str | None = None
     grammar: str | None = None
     choice: Sequence[str] | None = None
