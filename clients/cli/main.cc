@@ -84,6 +84,10 @@ std::string ExplainLeftover(const CLI::App& root, const CLI::App* command) {
     }
   }
   if (command == nullptr) {
+    // The package's own `lssar` has this command; it starts the server.
+    if (leftovers[0] == "serve") {
+      return "unknown command 'serve'; start the server: lssar-server --model DIR";
+    }
     const std::string nearest = NearestMatch(leftovers[0], CommandNames());
     return StrCat("unknown command '", leftovers[0], "'",
                   nearest.empty() ? "" : StrCat("; did you mean '", nearest, "'?"));

@@ -43,7 +43,8 @@ std::string ModuleSource(const PythonProgram& program) {
 std::array<std::vector<std::string>, 2> CommandLines(const PythonProgram& program,
                                                      const std::vector<std::string>& arguments) {
   std::vector<std::string> script = {program.script};
-  std::vector<std::string> module = {kPython, "-c", ModuleSource(program)};
+  // -P: modules in the working directory, which may be that of a checkpoint, are not run.
+  std::vector<std::string> module = {kPython, "-P", "-c", ModuleSource(program)};
   for (std::vector<std::string>* line : {&script, &module}) {
     line->insert(line->end(), arguments.begin(), arguments.end());
   }

@@ -23,15 +23,19 @@ class Call::ItemSink final : public OutputSink {
     if (const auto* delta = std::get_if<GenerateDelta>(&result)) {
       call_->context_.CountTokens(std::ssize(delta->tokens));
     }
-    call_->WhileOpen([&] { call_->method_->OnResult(item_, std::move(result)); });
+    call_->WhileOpen([&] {
+      if (untold_.ok()) untold_ = call_->method_->CheckResult(result);
+      if (untold_.ok()) call_->method_->OnResult(item_, std::move(result));
+    });
   }
   void OnDone(const absl::Status& status, const RequestStats& stats) override {
-    call_->items_.OnDone(item_, status, stats);
+    call_->items_.OnDone(item_, status.ok() ? untold_ : status, stats);
   }
 
  private:
   const std::shared_ptr<Call> call_;
   const int item_;
+  absl::Status untold_;  // why a result was not told
 };
 
 Call::Call(CallMetadata metadata, const ServiceContext& parts, std::unique_ptr<Method> method)

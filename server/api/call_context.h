@@ -111,7 +111,7 @@ class CallContext {
   // Runs `work` on the worker pool. `num_bytes`: of the request.
   // Errors  RESOURCE_EXHAUSTED: the pool's queue is full
   absl::Status RunOnWorker(int64_t num_bytes, std::function<void()> work) const {
-    return parts_.workers->Submit(num_bytes, std::move(work));
+    return parts_.workers->Submit(Tenant(), num_bytes, std::move(work));
   }
 
   // The client has left, or the call was aborted: work that still parses ends early.

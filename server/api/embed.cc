@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "base/field_error.h"
 #include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "kernels/float_bits.h"
 #include "server/api/parse_request.h"
 #include "server/loaded_model.h"
@@ -34,6 +37,17 @@ absl::StatusOr<std::vector<SubRequest>> EmbedMethod::Parse() {
   request.clear_inputs();  // frees the memory: the parsed inputs are what remains of them
   Context().AddLogFields({{"num_items", requests.size()}});
   return Items(std::move(requests));
+}
+
+absl::Status EmbedMethod::CheckResult(const EngineResult& result) const {
+  if (request.dtype() != "fp16") return absl::OkStatus();
+  for (const float value : std::get<EmbeddingBlock>(result).values) {
+    if (std::isfinite(value) && !std::isfinite(FloatFromF16(F16FromFloat(value)))) {
+      return FieldError("dtype",
+                        StrCat("is fp16, which cannot hold the value ", value, "; ask for fp32"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 void EmbedMethod::OnResult(int input, EngineResult result) {

@@ -15,6 +15,7 @@ class EmbedMethod final : public Method {
 
   Message* Request() override { return &request; }
   absl::StatusOr<std::vector<SubRequest>> Parse() override;
+  absl::Status CheckResult(const EngineResult& result) const override;
   void OnResult(int input, EngineResult result) override;
   void OnEnd(const absl::Status& status, const RequestStats& total) override;
 };

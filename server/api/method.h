@@ -53,6 +53,11 @@ class Method {
 
   // The events of the items that Parse has returned, by index.
   virtual void OnAdmitted(int /*item*/, const RequestStats& /*stats*/) {}
+  // Not OK: no reply can tell this result. OnResult is not called for it, nor for the item's later
+  // ones, and the call ends with that error.
+  virtual absl::Status CheckResult(const EngineResult& /*result*/) const {
+    return absl::OkStatus();
+  }
   virtual void OnResult(int /*item*/, EngineResult /*result*/) {}
   virtual void OnItemEnd(int /*item*/, const RequestStats& /*stats*/) {}
   // Sends the last replies. `total`: over all items.

@@ -18,8 +18,8 @@
 
 namespace lssar {
 
-// How long a client may take to read `num_bytes` that are all there is to come: one timeout for
-// each buffer of them. A client that trickles would hold a large reply without end.
+// How long a client may take to read `num_bytes`: one timeout for each buffer of them. A client
+// that trickles would hold a large reply, and its place in the server, without end.
 inline Clock::duration ReadTime(int64_t num_bytes, const StreamOptions& options) {
   return absl::ToChronoNanoseconds(options.client_timeout) * (num_bytes / options.buffer_bytes + 1);
 }
@@ -29,8 +29,9 @@ inline Clock::duration ReadTime(int64_t num_bytes, const StreamOptions& options)
 // false adds at most one engine step's replies.
 //
 // Slow clients: the client is waited for while HasSpace is false, and from End until all has been
-// written. It must then read something in each client_timeout, and what is left at the end, if that
-// is more than buffer_bytes, within ReadTime of it.
+// written. It must then read something in each client_timeout, and within ReadTime of what waits:
+// enough of it that HasSpace is true again, or all that is left at the end, if that is more than
+// buffer_bytes.
 //
 // Threads  HasSpace: any; all else: under a lock of the owner
 template <typename Reply>
@@ -64,6 +65,7 @@ class ReplyQueue {
     if (num_bytes_ > options_.buffer_bytes && HasSpace()) {
       has_space_ = false;
       waits_since_ = now_();
+      rest_due_ = waits_since_ + ReadTime(num_bytes_, options_);
     }
   }
 
@@ -74,7 +76,9 @@ class ReplyQueue {
     ended_ = aborted_.ok() ? std::move(status) : aborted_;
     if (num_bytes_ == 0) return true;
     waits_since_ = now_();
-    if (num_bytes_ > options_.buffer_bytes) rest_due_ = now_() + ReadTime(num_bytes_, options_);
+    if (num_bytes_ > options_.buffer_bytes) {
+      rest_due_ = std::min(rest_due_, waits_since_ + ReadTime(num_bytes_, options_));
+    }
     return true;
   }
 
@@ -93,6 +97,7 @@ class ReplyQueue {
     written_at_ = now_();
     if (HasSpace() || num_bytes_ > options_.buffer_bytes / 2) return false;
     has_space_ = true;
+    if (!ended_) rest_due_ = Time::max();
     return true;
   }
 

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/error_details.h"
+#include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "base/thread_name.h"
 
@@ -42,26 +43,61 @@ WorkerPool::~WorkerPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-absl::Status WorkerPool::Submit(int64_t num_bytes, std::function<void()> run) {
+WorkerPool::Job WorkerPool::Turns::Pop() {
+  const auto tenant = jobs_.find(turns_.front());
+  Job job = std::move(tenant->second.front());
+  tenant->second.pop_front();
+  if (tenant->second.empty()) {
+    jobs_.erase(tenant);
+  } else {
+    turns_.push_back(std::move(turns_.front()));
+  }
+  turns_.pop_front();
+  --num_jobs_;
+  return job;
+}
+
+void WorkerPool::Turns::Push(Job job) {
+  std::deque<Job>& jobs = jobs_[job.tenant];
+  if (jobs.empty()) turns_.push_back(job.tenant);
+  jobs.push_back(std::move(job));
+  ++num_jobs_;
+}
+
+absl::Status WorkerPool::CheckCapacity(const std::string& tenant, int64_t num_bytes) const {
+  const auto found = shares_.find(tenant);
+  const Share own = found == shares_.end() ? Share() : found->second;
+  const auto num_tenants = int(shares_.size()) + (found == shares_.end() ? 1 : 0);
+  const int num_jobs = small_.NumJobs() + large_.NumJobs();
+  if (num_jobs >= options_.max_jobs && own.num_jobs >= options_.max_jobs / num_tenants) {
+    return LimitError(error_reason::kParseQueue,
+                      StrCat("the server has ", num_jobs, " requests to parse, ", own.num_jobs,
+                             " of this client; the limit is ", options_.max_jobs, "; retry later"));
+  }
+  if (num_bytes_ > 0 && num_bytes_ + num_bytes > options_.max_bytes &&
+      own.num_bytes + num_bytes > options_.max_bytes / num_tenants) {
+    return LimitError(
+        error_reason::kParseQueue,
+        StrCat("the server has ", num_bytes_, " bytes of requests to parse, ", own.num_bytes,
+               " of this client; with this one of ", num_bytes, " bytes they exceed the limit of ",
+               options_.max_bytes, "; retry later"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerPool::Submit(const std::string& tenant, int64_t num_bytes,
+                                std::function<void()> run) {
   {
     const std::lock_guard lock(mutex_);
-    const size_t num_jobs = small_.size() + large_.size();
-    if (num_jobs >= size_t(options_.max_jobs)) {
-      return LimitError(error_reason::kParseQueue,
-                        StrCat("the server has ", num_jobs, " requests to parse; the limit is ",
-                               options_.max_jobs, "; retry later"));
-    }
-    if (num_bytes_ > 0 && num_bytes_ + num_bytes > options_.max_bytes) {
-      return LimitError(
-          error_reason::kParseQueue,
-          StrCat("the server has ", num_bytes_, " bytes of requests to parse; with this one of ",
-                 num_bytes, " bytes they exceed the limit of ", options_.max_bytes,
-                 "; retry later"));
-    }
-    Job job{.num_bytes = num_bytes, .run = std::move(run)};
+    RETURN_IF_ERROR(CheckCapacity(tenant, num_bytes));
+    Share& share = shares_[tenant];
+    ++share.num_jobs;
+    ++share.num_open;
+    share.num_bytes += num_bytes;
     num_bytes_ += num_bytes;
-    std::deque<Job>& queue = IsLarge(job) ? large_ : small_;
-    queue.push_back(std::move(job));
+    Job job{.tenant = tenant, .num_bytes = num_bytes, .run = std::move(run)};
+    Turns& queue = IsLarge(job) ? large_ : small_;
+    queue.Push(std::move(job));
   }
   changed_.notify_one();
   return absl::OkStatus();
@@ -92,28 +128,28 @@ WorkerPool::Wait::~Wait() {
   ++pool_->num_running_;
 }
 
-std::deque<WorkerPool::Job>* WorkerPool::NextQueue() {
+WorkerPool::Turns* WorkerPool::NextQueue() {
   if (num_running_ >= options_.num_threads) return nullptr;
   const bool may_run_large =
-      !large_.empty() && num_large_running_ < options_.num_threads - 1 &&
+      !large_.IsEmpty() && num_large_running_ < options_.num_threads - 1 &&
       (num_large_running_ == 0 ||
-       num_bytes_running_ + large_.front().num_bytes <= options_.max_running_bytes);
-  if (may_run_large && (small_.empty() || is_large_next_)) return &large_;
-  return small_.empty() ? nullptr : &small_;
+       num_bytes_running_ + large_.First().num_bytes <= options_.max_running_bytes);
+  if (may_run_large && (small_.IsEmpty() || is_large_next_)) return &large_;
+  return small_.IsEmpty() ? nullptr : &small_;
 }
 
 void WorkerPool::Run() {
   NameThisThread("parser");
   std::unique_lock lock(mutex_);
   while (true) {
-    std::deque<Job>* queue = nullptr;
+    Turns* queue = nullptr;
     changed_.wait(lock, [&] {
       queue = NextQueue();
-      return queue != nullptr || (is_stopping_ && small_.empty() && large_.empty());
+      return queue != nullptr || (is_stopping_ && small_.IsEmpty() && large_.IsEmpty());
     });
     if (queue == nullptr) return;
-    Job job = std::move(queue->front());
-    queue->pop_front();
+    Job job = queue->Pop();
+    --shares_[job.tenant].num_jobs;
     const bool is_large = IsLarge(job);
     is_large_next_ = !is_large;
     ++num_running_;
@@ -131,6 +167,9 @@ void WorkerPool::Run() {
     num_large_running_ -= is_large ? 1 : 0;
     num_bytes_ -= job.num_bytes;
     num_bytes_running_ -= job.num_bytes;
+    const auto share = shares_.find(job.tenant);
+    share->second.num_bytes -= job.num_bytes;
+    if (--share->second.num_open == 0) shares_.erase(share);
     // A large job that had to wait may run now; a thread that waits to end looks again.
     if (is_large || is_stopping_) changed_.notify_all();
   }

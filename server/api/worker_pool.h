@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -16,8 +18,9 @@
 
 namespace lssar {
 
-// Jobs run in the order of their submission, except that large jobs leave at least one thread to
-// the small ones: a prompt of a few words never waits for megabytes of text.
+// Tenants take turns, each with its jobs in the order of their submission: who sends thousands of
+// requests waits for them alone. Large jobs leave at least one thread to the small ones: a prompt
+// of a few words never waits for megabytes of text.
 //
 // Threads  any
 class WorkerPool {
@@ -43,8 +46,9 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   // `num_bytes`: the size of the request that the job works on.
-  // Errors  RESOURCE_EXHAUSTED: too many jobs or bytes are queued; names the limit
-  absl::Status Submit(int64_t num_bytes, std::function<void()> run);
+  // Errors  RESOURCE_EXHAUSTED: too many jobs or bytes are queued, and the tenant has its share of
+  //         them, the bound divided by the number of tenants that have any; names the limit
+  absl::Status Submit(const std::string& tenant, int64_t num_bytes, std::function<void()> run);
 
   // While it lives, the job that has made it waits for another one, and a thread more runs jobs, if
   // the system gives one.
@@ -62,8 +66,32 @@ class WorkerPool {
 
  private:
   struct Job {
+    std::string tenant;
     int64_t num_bytes = 0;
     std::function<void()> run;
+  };
+
+  // Jobs that wait.
+  class Turns {
+   public:
+    bool IsEmpty() const { return turns_.empty(); }
+    int NumJobs() const { return num_jobs_; }
+    // The next one. Requires  it is not empty
+    const Job& First() const { return jobs_.at(turns_.front()).front(); }
+    Job Pop();
+    void Push(Job job);
+
+   private:
+    std::map<std::string, std::deque<Job>> jobs_;  // by tenant; none without jobs
+    std::deque<std::string> turns_;                // each of these tenants once
+    int num_jobs_ = 0;
+  };
+
+  // What a tenant has in the pool.
+  struct Share {
+    int num_jobs = 0;       // that wait
+    int num_open = 0;       // and those that run
+    int64_t num_bytes = 0;  // of both
   };
 
   void Run();
@@ -74,14 +102,17 @@ class WorkerPool {
     threads_.emplace_back([this] { Run(); });
   }
   // Requires  mutex_. The queue whose first job may run now; null: none.
-  std::deque<Job>* NextQueue();
+  Turns* NextQueue();
+  // Requires  mutex_. Errors  those of Submit
+  absl::Status CheckCapacity(const std::string& tenant, int64_t num_bytes) const;
 
   const Options options_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Job> small_, large_;
-  int num_running_ = 0;  // jobs, without those that wait
-  int num_waiting_ = 0;  // Wait
+  Turns small_, large_;
+  std::map<std::string, Share> shares_;  // by tenant; none without jobs
+  int num_running_ = 0;                  // jobs, without those that wait
+  int num_waiting_ = 0;                  // Wait
   int num_large_running_ = 0;
   int64_t num_bytes_ = 0;  // of queued and running jobs
   int64_t num_bytes_running_ = 0;

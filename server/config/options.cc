@@ -418,8 +418,7 @@ std::vector<Flag> SecurityFlags(ServerOptions& options) {
        AssignText(&options.tls.key)},
       {"tls-client-ca", "Security", "FILE",
        "PEM root certificates; clients must then present a certificate that one of them has "
-       "signed, "
-       "except for /healthz and /readyz; default: clients need none",
+       "signed, except for health checks; default: clients need none",
        AssignText(&options.tls.client_ca)},
       {"share-prefix-cache-between-keys", "Security", "",
        "Let requests of one API key reuse prefixes that another key's requests have computed: "

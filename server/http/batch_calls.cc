@@ -304,6 +304,7 @@ class ContentCodec final : public HttpCodec {
     SendMore();
   }
   bool HasMore() const override { return has_more_; }
+  bool HoldsKey() const override { return true; }
   void SendMore() override {
     const std::lock_guard lock(mutex_);
     std::string block(kBlockBytes, '\0');
@@ -312,6 +313,8 @@ class ContentCodec final : public HttpCodec {
       const ssize_t num_read = pread(file_->Descriptor(), block.data(), num_wanted, off_t(at_));
       if (num_read < 0 && errno == EINTR) continue;
       at_ += size_t(std::max<ssize_t>(num_read, 0));
+      // Who has read the last byte may call again at once.
+      if (at_ == file_->NumBytes()) ReleaseKey();
       if (num_read > 0) Exchange().Send(std::string_view(block.data(), size_t(num_read)));
       // Where the file is shorter than it was, the client sees that the connection ends early.
       if (num_read <= 0 || at_ == file_->NumBytes() || !Context().CheckStop().ok() ||

@@ -31,7 +31,7 @@ class HttpCodec {
   HttpCodec& operator=(const HttpCodec&) = delete;
 
   // Both outlive this. Call first.
-  void Bind(const CallContext* context, HttpExchange* exchange) {
+  void Bind(CallContext* context, HttpExchange* exchange) {
     context_ = context;
     exchange_ = exchange;
   }
@@ -54,6 +54,9 @@ class HttpCodec {
   // worker when there is space again.
   virtual bool HasMore() const { return false; }
   virtual void SendMore() {}
+  // From OnEnd on the call counts for its key until the codec calls ReleaseKey or the answer has
+  // been read: it is so large that its client may read it for hours.
+  virtual bool HoldsKey() const { return false; }
   // Sends the rest, and ends the answer. Not called for an error before the answer has begun.
   virtual void OnEnd(const absl::Status& status) = 0;
   // The model as the body of ParseBody calls it, or the first of its names; empty before that.
@@ -66,12 +69,13 @@ class HttpCodec {
  protected:
   const CallContext& Context() const { return *context_; }
   HttpExchange& Exchange() const { return *exchange_; }
+  void ReleaseKey() { context_->ReleaseKey(); }
   const std::string& Receipt() const { return receipt_; }
   // The request's body, which asks for a served model. Errors  those of ParseJson and ReadModelName
   absl::StatusOr<nlohmann::json> ParseBody(const HttpRequest& request);
 
  private:
-  const CallContext* context_ = nullptr;
+  CallContext* context_ = nullptr;
   HttpExchange* exchange_ = nullptr;
   std::string receipt_;
   std::string model_name_;

@@ -711,6 +711,7 @@ class UsageTest(unittest.TestCase):
         self.assertEqual(run_cli('help', model=False).stdout,
                          run_cli('--help', model=False).stdout)
         self.expect_usage("unknown command 'genrate'; did you mean 'generate'?", 'help', 'genrate')
+        self.expect_usage("unknown command 'serve'; start the server: lssar-server", 'serve', 'x')
 
     def test_output_that_cannot_be_written_is_a_failure(self):
         for program, arguments in ((CLI, ['--help']), (CLI, ['--version']), (CLI, ['help']),
@@ -735,6 +736,16 @@ class UsageTest(unittest.TestCase):
                            PATH=f'{folder}:{os.environ["PATH"]}')
         self.assertEqual((done.returncode, done.stdout),
                          (7, f'{os.path.realpath(SERVER)} verify a b --json\n'))
+
+    def test_modules_in_the_working_directory_are_not_run(self):
+        """It may be that of a checkpoint that somebody else made."""
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, 'argparse.py').write_text('raise SystemExit(9)\n')
+            done = subprocess.run([os.path.realpath(CLI), 'verify', '--help'], cwd=folder,
+                                  env=clean_environment(PATH='/usr/bin'), check=False,
+                                  capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn('usage: lssar verify', done.stdout)
 
     def test_the_servers_limits_are_wrong_usage_too(self):
         self.expect_usage('temperature', 'generate', 'x', '--temperature', '-1', model=True)

@@ -390,6 +390,27 @@ class KeysTest(BatchTestCase):
         self.json("POST", f"{path}/cancel", key=key)
         wait_until(lambda: self.json("GET", path, key=key)["status"] == "cancelled")
 
+    def test_a_download_counts_for_its_key_until_its_last_part(self) -> None:
+        self.start("--api-keys", self.keys(alice="max-concurrent = 1", bob=""))
+        alice, bob = (f"{name}-secret-key-0123456789" for name in ("alice", "bob"))
+        # More than the system's buffers and the stream's take.
+        content = b'{"custom_id": "1"}\n' * 1_500_000
+        reply = self.send_form(("purpose", None, b"batch"), ("file", "in", content), key=alice)
+        ask = {"prompt": "a", "max_tokens": 1}
+        for _ in range(2):
+            connection = self.server.connect()
+            connection.request("GET", f"/v1/files/{reply.json()['id']}/content",
+                               headers={"Authorization": f"Bearer {alice}"})
+            download = connection.getresponse()
+            begun = download.read(1000)
+            refused = self.ask("POST", COMPLETIONS, ask, alice)
+            self.assertEqual(refused.status, 429)
+            self.assertIn("max-concurrent = 1", refused.error()["message"])
+            self.assertEqual(self.ask("POST", COMPLETIONS, ask, bob).status, 200)
+            self.assertTrue(begun + download.read() == content)
+            self.assertEqual(self.ask("POST", COMPLETIONS, ask, alice).status, 200)
+            connection.close()
+
     def test_a_key_that_is_gone_ends_its_batches(self) -> None:
         flags = ("--api-keys", self.keys(alice="requests-per-minute = 10"))
         self.start(*flags)

@@ -185,13 +185,13 @@ TEST_F(ConstraintTest, CallsThatWaitHoldNoWorkerAndHaveALimit) {
   };
   absl::Status refused;
   EXPECT_TRUE(PollUntil([&] {
-    for (int i = 0; i < 8; ++i) workers.Submit(10, wait).IgnoreError();
+    for (int i = 0; i < 8; ++i) workers.Submit("a", 10, wait).IgnoreError();
     refused = none.Get(source, [] { return true; }).status();
     return absl::IsResourceExhausted(refused);
   }));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("64 requests wait for constraints"));
   EXPECT_EQ(RetryDelay(refused), absl::FromChrono(kMaxGrammarWait));
-  EXPECT_TRUE(workers.Submit(10, [&] { ++num_small; }).ok());
+  EXPECT_TRUE(workers.Submit("a", 10, [&] { ++num_small; }).ok());
   EXPECT_TRUE(PollUntil([&] { return num_small == 1; }));
   is_over = true;
 }

@@ -118,6 +118,39 @@ TEST_F(ReplyQueueTest, AClientThatTricklesALargeRestIsTooSlow) {
   EXPECT_THAT(std::string(queue_.CheckClient().message()), HasSubstr("too slowly"));
 }
 
+// A stream that is read at a byte a minute would keep its place in the engine for hours.
+TEST_F(ReplyQueueTest, AClientThatTricklesAStreamIsTooSlow) {
+  Push(std::string(15, 'x'));  // two minutes for half of the buffer to be free
+  queue_.Take();
+  now += seconds(59);
+  queue_.Written(1);
+  now += seconds(59);
+  EXPECT_TRUE(queue_.CheckClient().ok());
+  queue_.Written(1);
+  ExpectDeadlineIn(seconds(2));
+  now += seconds(2);
+  EXPECT_THAT(std::string(queue_.CheckClient().message()), HasSubstr("too slowly"));
+}
+
+TEST_F(ReplyQueueTest, AClientThatReadsABufferInTimeMayReadForEver) {
+  for (int i = 0; i < 100; ++i) {
+    Push(std::string(12, 'x'));
+    now += seconds(59);
+    EXPECT_TRUE(queue_.CheckClient().ok());
+    EXPECT_TRUE(WriteNext());
+    EXPECT_FALSE(queue_.Deadline());
+  }
+  Push(std::string(12, 'x'));
+  queue_.End(absl::OkStatus());
+  now += seconds(59);
+  queue_.Take();
+  queue_.Written(11);
+  now += seconds(59);
+  EXPECT_TRUE(queue_.CheckClient().ok());
+  now += seconds(2);
+  EXPECT_FALSE(queue_.CheckClient().ok()) << "the rest has two minutes from its end on";
+}
+
 TEST_F(ReplyQueueTest, WithoutATimeoutNoClientIsTooSlow) {
   Queue queue({.buffer_bytes = 1, .client_timeout = absl::ZeroDuration()}, [] { return now; });
   queue.Push("abc", 3, [](auto&, auto&) { return nullptr; });

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,7 +31,7 @@ TEST(WorkerPoolTest, LargeJobsLeaveAThreadToSmallOnes) {
   std::atomic<int> num_large = 0;
   WorkerPool pool({.num_threads = 3});
   for (int i = 0; i < 8; ++i) {
-    ASSERT_TRUE(pool.Submit(kLarge,
+    ASSERT_TRUE(pool.Submit("a", kLarge,
                             [&, released] {
                               ++num_large;
                               released.wait();
@@ -39,7 +40,7 @@ TEST(WorkerPoolTest, LargeJobsLeaveAThreadToSmallOnes) {
   }
   // All of these run while two large jobs hold their threads and six wait.
   std::atomic<int> num_small = 0;
-  for (int i = 0; i < 100; ++i) ASSERT_TRUE(pool.Submit(10, [&] { ++num_small; }).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(pool.Submit("a", 10, [&] { ++num_small; }).ok());
   while (num_small < 100) std::this_thread::yield();
   EXPECT_LE(num_large, 2);
   release.set_value();
@@ -58,11 +59,11 @@ TEST(WorkerPoolTest, LargeJobsThatRunTogetherHaveABoundOfBytes) {
   };
   // The first is larger than the bound, and runs alone. The third waits for the second, although
   // threads are free.
-  ASSERT_TRUE(pool.Submit(4 * kLarge, [&] { ++num_large; }).ok());
-  ASSERT_TRUE(pool.Submit(2 * kLarge, block).ok());
-  ASSERT_TRUE(pool.Submit(2 * kLarge, block).ok());
+  ASSERT_TRUE(pool.Submit("a", 4 * kLarge, [&] { ++num_large; }).ok());
+  ASSERT_TRUE(pool.Submit("a", 2 * kLarge, block).ok());
+  ASSERT_TRUE(pool.Submit("a", 2 * kLarge, block).ok());
   while (num_large < 2) std::this_thread::yield();
-  for (int i = 0; i < 100; ++i) ASSERT_TRUE(pool.Submit(10, [&] { ++num_small; }).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(pool.Submit("a", 10, [&] { ++num_small; }).ok());
   while (num_small < 100) std::this_thread::yield();
   EXPECT_EQ(num_large, 2);
   release.set_value();
@@ -86,7 +87,7 @@ TEST(WorkerPoolTest, WhatLargeJobsHaveFreedGoesBackToTheSystem) {
       for (Block& block : blocks) kept.push_back(std::move(block.kept));
       during = ResidentMib();
     };
-    ASSERT_TRUE(pool.Submit(int64_t{16} << 20, run).ok());
+    ASSERT_TRUE(pool.Submit("a", int64_t{16} << 20, run).ok());
   }
   EXPECT_GT(during, before + 100);
   if (!LSSAR_SANITIZED) {
@@ -104,19 +105,81 @@ TEST(WorkerPoolTest, AFullQueueRefusesAndRecovers) {
     released.wait();
     ++num_done;
   };
-  ASSERT_TRUE(pool.Submit(100, block).ok());
-  ASSERT_TRUE(pool.Submit(100, block).ok());
+  ASSERT_TRUE(pool.Submit("a", 100, block).ok());
+  ASSERT_TRUE(pool.Submit("a", 100, block).ok());
   while (num_running < 2) std::this_thread::yield();
-  const absl::Status too_large = pool.Submit(801, block);
+  const absl::Status too_large = pool.Submit("a", 801, block);
   EXPECT_TRUE(absl::IsResourceExhausted(too_large));
   EXPECT_THAT(std::string(too_large.message()), HasSubstr("limit of 1000"));
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(pool.Submit(0, block).ok());
-  const absl::Status too_many = pool.Submit(0, block);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(pool.Submit("a", 0, block).ok());
+  const absl::Status too_many = pool.Submit("a", 0, block);
   EXPECT_TRUE(absl::IsResourceExhausted(too_many));
-  EXPECT_THAT(std::string(too_many.message()), HasSubstr("4 requests to parse; the limit is 4"));
+  EXPECT_THAT(std::string(too_many.message()),
+              HasSubstr("4 requests to parse, 4 of this client; the limit is 4"));
   release.set_value();
   while (num_done < 6) std::this_thread::yield();
-  EXPECT_TRUE(pool.Submit(0, block).ok());
+  EXPECT_TRUE(pool.Submit("a", 0, block).ok());
+}
+
+// A client with thousands of calls makes the others wait for one job of its own at a time.
+TEST(WorkerPoolTest, TenantsTakeTurns) {
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  std::atomic<int> num_blocked = 0;
+  std::mutex mutex;
+  std::string order;
+  {
+    WorkerPool pool({.num_threads = 2});
+    // One thread stays busy, so that the other runs all that follows in order.
+    std::promise<void> end;
+    const std::shared_future<void> ended = end.get_future().share();
+    const auto block = [&](std::shared_future<void> until) {
+      return [&num_blocked, until] {
+        ++num_blocked;
+        until.wait();
+      };
+    };
+    ASSERT_TRUE(pool.Submit("a", 1, block(ended)).ok());
+    ASSERT_TRUE(pool.Submit("a", 1, block(released)).ok());
+    while (num_blocked < 2) std::this_thread::yield();
+    const auto submit = [&](const std::string& tenant, int64_t num_bytes) {
+      return pool.Submit(tenant, num_bytes, [&, tenant] {
+        const std::lock_guard lock(mutex);
+        order += tenant;
+        if (order.size() == 9) end.set_value();
+      });
+    };
+    for (int i = 0; i < 5; ++i) ASSERT_TRUE(submit("a", 1).ok());
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(submit("b", 1).ok());
+    ASSERT_TRUE(submit("c", 1).ok());
+    release.set_value();
+  }
+  EXPECT_EQ(order, "abcababaa");
+}
+
+TEST(WorkerPoolTest, AFullQueueTakesTheShareOfOthers) {
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  std::atomic<int> num_running = 0;
+  WorkerPool pool({.num_threads = 2, .max_jobs = 4, .max_bytes = 1000});
+  const auto block = [&, released] {
+    ++num_running;
+    released.wait();
+  };
+  ASSERT_TRUE(pool.Submit("a", 0, block).ok());
+  ASSERT_TRUE(pool.Submit("a", 0, block).ok());
+  while (num_running < 2) std::this_thread::yield();
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(pool.Submit("a", 250, block).ok());
+  const absl::Status too_many = pool.Submit("a", 0, block);
+  EXPECT_TRUE(absl::IsResourceExhausted(too_many));
+  EXPECT_THAT(std::string(too_many.message()),
+              HasSubstr("4 requests to parse, 4 of this client; the limit is 4"));
+  EXPECT_TRUE(pool.Submit("b", 250, block).ok());
+  EXPECT_TRUE(pool.Submit("b", 250, block).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(pool.Submit("b", 0, block))) << "half of the jobs";
+  EXPECT_TRUE(pool.Submit("c", 333, block).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(pool.Submit("c", 1, block))) << "a third of the bytes";
+  release.set_value();
 }
 
 TEST(WorkerPoolTest, EveryCallThatIsLetInMayWait) {
@@ -125,7 +188,7 @@ TEST(WorkerPoolTest, EveryCallThatIsLetInMayWait) {
   const std::shared_future<void> released = release.get_future().share();
   WorkerPool pool(WorkerPool::OptionsFor(3000));
   for (int i = 0; i < 3000; ++i) {
-    ASSERT_TRUE(pool.Submit(10, [released] { released.wait(); }).ok());
+    ASSERT_TRUE(pool.Submit("a", 10, [released] { released.wait(); }).ok());
   }
   release.set_value();
 }
@@ -135,7 +198,7 @@ TEST(WorkerPoolTest, TheEndRunsEveryJob) {
   {
     WorkerPool pool({.num_threads = 2});
     for (int i = 0; i < 500; ++i) {
-      ASSERT_TRUE(pool.Submit(i % 3 == 0 ? kLarge / 64 : 1, [&] { ++num_done; }).ok());
+      ASSERT_TRUE(pool.Submit("a", i % 3 == 0 ? kLarge / 64 : 1, [&] { ++num_done; }).ok());
     }
   }
   EXPECT_EQ(num_done, 500);
@@ -151,7 +214,7 @@ TEST(WorkerPoolTest, AJobWaitsWhereTheSystemGivesNoThread) {
       const NoMoreThreads none;
       const WorkerPool::Wait wait(&pool);
     }
-    ASSERT_TRUE(pool.Submit(1, [&] { ++num_done; }).ok());
+    ASSERT_TRUE(pool.Submit("a", 1, [&] { ++num_done; }).ok());
   }
   EXPECT_EQ(num_done, 1);
 }

@@ -756,14 +756,19 @@ class SecondServerTest(Page):
 
 
 class ServingTest(Page):
+    def until_a_figure_moves(self, address: Server, figure: str) -> None:
+        """Calls as long as it takes: a rate is that of the page's last interval, and 0 after it."""
+        def is_shown() -> Any:
+            address.post("/v1/completions", {"prompt": "The old house", "max_tokens": 64,
+                                             "ignore_eos": True})
+            return re.search(rf"{figure}\n[0-9.]*[1-9]", self.text("serving-charts"))
+        self.until(is_shown)
+
     def test_draws_the_servers_metrics(self) -> None:
         self.open(view="serving")
         self.assertIn("LSSAR (p = 15)", self.text("serving-model"))
         self.until(lambda: len(self.all("#serving-charts svg")) >= 4)
-        server.post("/v1/completions", {"prompt": "The", "max_tokens": 64, "ignore_eos": True})
-        self.until(
-            lambda: re.search(r"Tokens written per second\n[1-9]", self.text("serving-charts"))
-        )
+        self.until_a_figure_moves(server, "Tokens written per second")
         self.screenshot("serving")
 
     def test_has_the_same_figures_with_the_names_of_vllm(self) -> None:
@@ -771,11 +776,9 @@ class ServingTest(Page):
         try:
             self.open(other.http_address, view="serving", ready=False)
             self.until(lambda: len(self.all("#serving-charts svg")) >= 4)
-            other.post("/v1/completions", {"prompt": "The old house", "max_tokens": 200})
             for figure in "Tokens written per second", "Prompt tokens read per second", \
                     r"Time between tokens, median \(ms\)", "V rows read":
-                self.until(lambda: re.search(rf"{figure}\n[0-9.]*[1-9]",
-                                             self.text("serving-charts")), 30)
+                self.until_a_figure_moves(other, figure)
             self.assertRegex(self.text("serving-charts"), "K/V cache in use\n[0-9]")
         finally:
             self.assertEqual(other.stop(), 0)
