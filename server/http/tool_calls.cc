@@ -85,6 +85,10 @@ absl::StatusOr<ToolChoice::Function> ReadFunction(ToolDialect dialect, const std
   }
   RETURN_IF_ERROR(function.String("description").status());
   RETURN_IF_ERROR(function.Bool("strict").status());  // the schema is enforced in any case
+  RETURN_IF_ERROR(function.List("input_examples", "objects").status());
+  if (function.Find("output_schema") != nullptr) {
+    RETURN_IF_ERROR(function.RequireObject("output_schema").status());
+  }
   ToolChoice::Function read;
   ASSIGN_OR_RETURN(read.name, ReadFunctionName(function));
   if (const Json* const parameters = function.Find(form.parameters);
