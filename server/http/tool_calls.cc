@@ -85,7 +85,11 @@ absl::StatusOr<ToolChoice::Function> ReadFunction(ToolDialect dialect, const std
   }
   RETURN_IF_ERROR(function.String("description").status());
   RETURN_IF_ERROR(function.Bool("strict").status());  // the schema is enforced in any case
-  RETURN_IF_ERROR(function.List("input_examples", "objects").status());
+  ASSIGN_OR_RETURN(const Json* const examples, function.List("input_examples", "objects"));
+  for (size_t i = 0; examples != nullptr && i < examples->size(); ++i) {
+    const std::string name = StrCat(function.Name("input_examples"), "[", i, "]");
+    RETURN_IF_ERROR(BodyFields::Of((*examples)[i], name).status());
+  }
   if (function.Find("output_schema") != nullptr) {
     RETURN_IF_ERROR(function.RequireObject("output_schema").status());
   }
@@ -151,6 +155,7 @@ absl::StatusOr<ChoiceWord> ReadWord(const BodyFields& fields, ToolDialect dialec
         word == form.one || (is_messages && (word == "auto" || word == "none" || word == form.any));
     if (is_word) {
       RETURN_IF_ERROR(CheckFields(form.choice, object));
+      RETURN_IF_ERROR(object.String("name").status());
       const bool is_one = word == form.one;
       return ChoiceWord{std::move(word), is_one ? choice : nullptr};
     }
