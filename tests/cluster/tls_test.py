@@ -22,6 +22,7 @@ from local_cluster import (MODEL, Cluster, Process, Replica, clean_environment, 
 from lssar import Client, LssarError, Retry, Tls  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
+MODEL_NAME = pathlib.Path(MODEL).name  # as the HTTP API calls it
 TIMEOUT_S = 120
 REQUEST = {'max_tokens': 20, 'seed': 1}
 
@@ -108,24 +109,27 @@ class ClientCertificateTest(unittest.TestCase):
         for prefix in 'LSSAR', 'LSSAR_1', 'LSSAR_2', 'LSSAR_3':
             settings |= {f'{prefix}_GRPC_PORT': str(server.grpc_port),
                          f'{prefix}_HTTP_PORT': str(server.http_port)}
-        for files in ('edge',), ('edge', 'cluster'):
+        cluster = {'LSSAR_CLUSTER': '1'}
+        models = {'MODEL_1': MODEL_NAME, 'MODEL_2': 'another'}
+        for files, more in (([], {}), (['cluster/haproxy.cfg'], cluster),
+                            (['cluster/models.cfg'], cluster | models)):
             grpc, http, metrics = (f'127.0.0.1:{free_port()}' for _ in range(3))
-            more = {'LSSAR_CLUSTER': '1'} if 'cluster' in files else {}
             haproxy = Process(
-                'haproxy', ['haproxy', '-db', *(word for name in files for word in (
-                    '-f', f'deploy/{name}/haproxy.cfg'))],
+                'haproxy', ['haproxy', '-db', *(word for name in ['edge/haproxy.cfg', *files]
+                                                for word in ('-f', f'deploy/{name}'))],
                 clean_environment(EDGE_GRPC=grpc, EDGE_HTTP=http, CLUSTER_METRICS=metrics,
                                   EDGE_MAXCONN='100', **settings, **more))
             self.addCleanup(haproxy.end)
 
             def answers(http=http):
                 try:
-                    return 'lssar-6m' in get(f'http://{http}/v1/models')
+                    return MODEL_NAME in get(f'http://{http}/v1/models/{MODEL_NAME}')
                 except OSError:
                     return False
 
             wait_until(answers, server.process, haproxy)
-            with Client(grpc, retry=Retry(max_attempts=12)) as client:
+            with Client(grpc, served_model_name=MODEL_NAME,
+                        retry=Retry(max_attempts=12)) as client:
                 self.assertTrue(client.complete('The river', **REQUEST)[0].text)
 
 
