@@ -1,7 +1,8 @@
 #!/bin/sh
-# Tells HAProxy to give a server no new calls, on both ports, while its running calls go on:
+# Tells HAProxy to give a server no new calls, on both ports, while its running calls go on. Files
+# and batches get 503 while their server is drained; no other call is refused.
 #
-#   sh deploy/cluster/drain.sh SOCKET SERVER drain    then stop the server; no call is refused
+#   sh deploy/cluster/drain.sh SOCKET SERVER drain    then stop the server
 #   sh deploy/cluster/drain.sh SOCKET SERVER ready    once it serves again
 #
 # SOCKET is CLUSTER_ADMIN of haproxy.cfg, SERVER a name in it such as lssar-1.
@@ -17,7 +18,7 @@ case $3 in
     exit 2
     ;;
 esac
-for backend in grpc_servers http_servers; do
+for backend in grpc_servers http_servers batch_servers; do
   # Python comes with the tools of this project; HAProxy's socket takes a line and answers with one.
   answer=$(python3 -c '
 import socket, sys
@@ -25,6 +26,9 @@ with socket.socket(socket.AF_UNIX) as admin:
     admin.connect(sys.argv[1])
     admin.sendall(sys.argv[2].encode() + b"\n")
     print(admin.recv(65536).decode().strip())' "$1" "set server $backend/$2 state $3")
+  case $backend:$answer in
+    batch_servers:No\ such*) continue ;; # one server has all files and batches
+  esac
   if [ -n "$answer" ]; then
     echo "HAProxy: $answer" >&2
     exit 1

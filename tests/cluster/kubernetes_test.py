@@ -1,11 +1,12 @@
 """HAProxy with the file of the Kubernetes overlay `cluster`, as it runs in a cluster: servers come
-from DNS, which is a small one here. And what HAProxy does with files and batches, which no server
-may get twice, before servers that never answer.
+from DNS, which is a small one here. And what HAProxy does before servers that never answer: with
+files and batches, which no server may get twice, with keys, and with pages of the operator.
 
 Run by ctest from the repository's root.
 """
 
 import contextlib
+import hashlib
 import http.client
 import http.server
 import json
@@ -15,6 +16,7 @@ import re
 import shutil
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -32,6 +34,7 @@ from lssar.v1 import inference_pb2 as pb  # noqa: E402
 
 OVERLAY = ROOT / 'deploy/kubernetes/overlays/cluster/haproxy.cfg'
 TIMEOUT_S = 120  # only a hang reaches it
+INNER_PAGES = '/metrics', '/healthz', '/readyz', '/health', '/ping'
 SRV, A = 33, 1  # types of DNS records
 NAMESPACE = 'somewhere'
 
@@ -189,6 +192,11 @@ class OverlayTest(unittest.TestCase):
         with Client(self.gateway.grpc) as client:
             self.assertTrue(client.complete('The river', max_tokens=2)[0].text)
 
+    def test_the_operators_pages_stay_inside(self):
+        self.set_pods('127.9.0.1')
+        self.assertEqual({path: self.get(path).status for path in INNER_PAGES},
+                         dict.fromkeys(INNER_PAGES, 404))
+
     def clients(self, words):
         """Who the clients of the calls are that the log has, by a word in the line."""
         lines = [json.loads(line) for line in self.server.process.log().splitlines()
@@ -256,14 +264,69 @@ class Fake:
         self._server.server_close()
 
 
-def status(address, method, path):
+def status(address, method, path, **headers):
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     with contextlib.closing(connection):
-        connection.request(method, path, b'x' if method == 'POST' else None)
+        connection.request(method, path, b'x' if method == 'POST' else None, headers)
         return connection.getresponse().status
 
 
-class BatchesTest(unittest.TestCase):
+class FakesTest(unittest.TestCase):
+
+    def start_cluster(self, *files, **settings):
+        """HAProxy with the edge's file and another before two servers. -> (address, servers)"""
+        fakes = [Fake(), Fake()]
+        for each in fakes:
+            self.addCleanup(each.end)
+        address, metrics = (f'127.0.0.1:{free_port()}' for _ in range(2))
+        environment = clean_environment(
+            LSSAR_CLUSTER='1', EDGE_HTTP=address, EDGE_GRPC=f'127.0.0.1:{free_port()}',
+            CLUSTER_METRICS=metrics, LSSAR_1_HTTP_PORT=str(fakes[0].port),
+            LSSAR_2_HTTP_PORT=str(fakes[1].port), LSSAR_3_HTTP_PORT=str(free_port()), **settings)
+        self.process = Process('haproxy', ['haproxy', '-db', '-f', 'deploy/edge/haproxy.cfg', '-f',
+                                           *files], environment)
+        self.addCleanup(self.process.end)
+
+        def listens():
+            with contextlib.suppress(OSError):
+                socket.create_connection(tuple(address.split(':'))).close()
+                return True
+            return False
+
+        wait_until(listens, self.process)
+        return address, fakes
+
+
+class EdgeTest(FakesTest):
+
+    def test_a_key_may_be_in_x_api_key_where_authorization_is_empty(self):
+        key, other = 'a-long-and-secret-key-0123456789', 'another-key-0123456789'
+        file = self.enterContext(tempfile.NamedTemporaryFile('w', suffix='.lst'))
+        file.write(hashlib.sha256(key.encode()).hexdigest() + '\n')
+        file.flush()
+        address, fakes = self.start_cluster('deploy/cluster/haproxy.cfg', EDGE_KEYS=file.name)
+        for is_known, headers in (
+                (True, {'x-api-key': key}), (True, {'authorization': f'Bearer {key}'}),
+                (True, {'authorization': '', 'x-api-key': key}),
+                (True, {'authorization': f'Bearer {key}', 'x-api-key': other}),
+                (False, {}), (False, {'x-api-key': other}), (False, {'x-api-key': ''}),
+                (False, {'authorization': f'Bearer {other}', 'x-api-key': key})):
+            with self.subTest(headers):
+                for each in fakes:
+                    each.calls.clear()
+                self.assertEqual(status(address, 'POST', '/v1/messages', **headers) != 401,
+                                 is_known)
+                if not is_known:
+                    self.assertEqual([each.calls for each in fakes], [[], []])
+
+    def test_the_operators_pages_stay_inside(self):
+        address, fakes = self.start_cluster('deploy/cluster/haproxy.cfg')
+        self.assertEqual({path: status(address, 'GET', path) for path in INNER_PAGES},
+                         dict.fromkeys(INNER_PAGES, 404))
+        self.assertEqual([each.calls for each in fakes], [[], []])
+
+
+class BatchesTest(FakesTest):
     """A repeated POST would make a second file or batch."""
 
     def check_repeats(self, address, fakes):
@@ -294,29 +357,6 @@ class BatchesTest(unittest.TestCase):
             gateway.wait_up(2, 'http_servers')
             self.check_repeats(gateway.http, fakes)
 
-    def start_cluster(self, *files, **settings):
-        """HAProxy with the edge's file and another before two servers. -> (address, servers)"""
-        fakes = [Fake(), Fake()]
-        for each in fakes:
-            self.addCleanup(each.end)
-        address, metrics = (f'127.0.0.1:{free_port()}' for _ in range(2))
-        environment = clean_environment(
-            LSSAR_CLUSTER='1', EDGE_HTTP=address, EDGE_GRPC=f'127.0.0.1:{free_port()}',
-            CLUSTER_METRICS=metrics, LSSAR_1_HTTP_PORT=str(fakes[0].port),
-            LSSAR_2_HTTP_PORT=str(fakes[1].port), LSSAR_3_HTTP_PORT=str(free_port()), **settings)
-        self.process = Process('haproxy', ['haproxy', '-db', '-f', 'deploy/edge/haproxy.cfg', '-f',
-                                           *files], environment)
-        self.addCleanup(self.process.end)
-
-        def listens():
-            with contextlib.suppress(OSError):
-                socket.create_connection(tuple(address.split(':'))).close()
-                return True
-            return False
-
-        wait_until(listens, self.process)
-        return address, fakes
-
     def test_the_cluster_gives_them_to_the_first_server_and_repeats_none(self):
         address, fakes = self.start_cluster('deploy/cluster/haproxy.cfg')
         self.check_repeats(address, fakes)
@@ -327,6 +367,23 @@ class BatchesTest(unittest.TestCase):
         fakes[0].is_ready = False
         wait_until(lambda: status(address, 'GET', '/v1/files') == 503, self.process)
         self.assertEqual(status(address, 'GET', '/v1/models'), 200)
+
+    def test_a_drained_server_gets_none(self):
+        # Not in TMPDIR, which may be longer than a socket's path.
+        folder = self.enterContext(tempfile.TemporaryDirectory(dir='/tmp'))
+        admin = f'{folder}/admin.sock'
+        address, fakes = self.start_cluster('deploy/cluster/haproxy.cfg', CLUSTER_ADMIN=admin)
+
+        def drain(name, state):
+            subprocess.run(['sh', 'deploy/cluster/drain.sh', admin, name, state], check=True,
+                           cwd=ROOT, timeout=TIMEOUT_S, capture_output=True)
+
+        drain('lssar-1', 'drain')
+        self.assertEqual(status(address, 'GET', '/v1/batches'), 503)
+        self.assertEqual([each.calls for each in fakes], [[], []])
+        drain('lssar-1', 'ready')
+        drain('lssar-2', 'drain')  # which has no batches
+        wait_until(lambda: status(address, 'GET', '/v1/batches') == 200, self.process)
 
     def test_a_url_with_several_models_has_none(self):
         address, fakes = self.start_cluster('deploy/cluster/models.cfg', MODEL_1='a', MODEL_2='b')
