@@ -434,6 +434,12 @@ class DeltaTest(RunFolder):
             self.assertLess(float((again.trained[name] - tensor).abs().max()), bound, name)
         self.assertEqual(written.config, {'attention': {'kind': 'lssar', 'p': 15}})
 
+    def test_a_package_that_the_import_needs_is_named(self):
+        missing = ModuleNotFoundError(name='gguf')
+        with (unittest.mock.patch.object(differences.client('convert'), 'run', side_effect=missing),
+              self.assertRaisesRegex(SystemExit, '^gguf is not installed: pip install gguf$')):
+            differences.import_base('base.gguf', f'{self.folder}/teacher')
+
     def test_powers_by_layer_are_in_the_delta(self):
         run = self.make_run(p=(12.0, 3.5))
         written = differences.write(run)
@@ -717,6 +723,10 @@ class AnswersTest(unittest.TestCase):
             said = [[each['content'] for each in json.loads(line)['messages']]
                     for line in out.read_text().splitlines()]
             self.assertEqual(said, [[question, question.upper()] for question in asked])
+            with (unittest.mock.patch.dict(sys.modules, lssar=None),
+                  unittest.mock.patch('sys.argv', ['answers.py', 'model', folder, f'{folder}/b']),
+                  self.assertRaisesRegex(SystemExit, '^lssar is not installed: pip install ./cli')):
+                answers.main()
             self.assertEqual(answers.questions(folder, out), asked)
 
 

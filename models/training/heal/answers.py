@@ -88,7 +88,11 @@ def main():
     if not asked:
         raise SystemExit(f'{args.corpus}: no dialog begins with a question of at most '
                          f'{MAX_CHARACTERS} characters')
-    from lssar import LLM, SamplingParams
+    try:
+        from lssar import LLM, SamplingParams
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{error.name} is not installed: pip install ./clients/python in lssar's "
+                         'repository') from None
     with LLM(args.model, device=args.device, dtype=args.dtype) as model:
         def chat(part, first):
             params = SamplingParams(max_tokens=args.max_tokens, temperature=args.temperature,

@@ -34,6 +34,8 @@ def import_base(base, directory, dtype=None, assignments=(), ignored=(), start=N
             base, directory, given, set(ignored), dtype=dtype, command='models/training/heal'))
     except client('errors').CheckpointError as error:
         raise SystemExit(str(error))
+    except ModuleNotFoundError as error:
+        raise SystemExit(f'{error.name} is not installed: pip install {error.name}') from None
     with open(f'{directory}/import.json', 'w', encoding='utf-8') as file:
         json.dump({'dtype': dtype, 'set': given, 'ignore': sorted(ignored)}, file, indent=2)
 
