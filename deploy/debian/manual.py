@@ -24,7 +24,8 @@ def help_of_command(program, name):
     try:
         return help_of(program, 'help', name)
     except subprocess.CalledProcessError:
-        return f"Written in Python: pip install 'lssar[import,plot]', then lssar help {name}."
+        return ("Written in Python: pip install './clients/python[import,plot]' in lssar's "
+                f'repository, then lssar help {name}.')
 
 
 def escape(text):

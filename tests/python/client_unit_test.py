@@ -398,7 +398,7 @@ class Cases:
             self.assertEqual([(bar.total, bar.count, bar.is_closed) for bar in bars],
                              [(70, 70, True), (None, 2, True)])
             with mock.patch.dict(sys.modules, tqdm=None):
-                with self.assertRaisesRegex(ImportError, r'lssar\[progress\]'):
+                with self.assertRaisesRegex(ImportError, r"'./clients/python\[progress\]'"):
                     self.call(address, 'score_many', [('a', ['b'])], progress=True)
 
     # Arguments.

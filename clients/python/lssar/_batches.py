@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from lssar.v1 import inference_pb2 as pb
 from lssar import _requests, types
+from lssar._extras import how_to_install
 
 # One call's share: enough to keep the engine's batch full, and results come as they are known.
 ITEMS_PER_CALL = 64
@@ -173,7 +174,7 @@ class Progress(Generic[T]):
                 from tqdm import tqdm
             except ImportError:
                 raise ImportError('progress=True needs tqdm: '
-                                  "pip install 'lssar[progress]'") from None
+                                  + how_to_install('progress')) from None
             self._bar = tqdm(desc=name, total=len(values) if isinstance(values, Sized) else None,
                              unit='item')
 

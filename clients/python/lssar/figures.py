@@ -28,6 +28,8 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from lssar._extras import how_to_install
+
 try:
     import matplotlib
 
@@ -36,7 +38,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, NullLocator
 except ModuleNotFoundError as missing:
-    missing.msg = f"{missing.msg}: figures need pip install 'lssar[plot]'"
+    missing.msg = f'{missing.msg}: figures need {how_to_install("plot")}'
     raise
 
 from lssar._exit_code import exit_code

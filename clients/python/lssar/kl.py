@@ -18,11 +18,13 @@ import pathlib
 import sys
 from collections.abc import Iterator, Sequence
 
+from lssar._extras import how_to_install
+
 try:
     import numpy
     import numpy.typing
 except ModuleNotFoundError as missing:
-    missing.msg = f"{missing.msg}: kl needs pip install 'lssar[import]'"
+    missing.msg = f'{missing.msg}: kl needs {how_to_install("import")}'
     raise
 
 from lssar import types

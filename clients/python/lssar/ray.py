@@ -6,7 +6,7 @@
 
 Each actor has a server of its own (`model`), with as many threads as it has CPUs or with its GPU,
 or calls servers that run (`server`). Results are the server's, bit for bit, on any actor.
-Needs `pip install 'lssar[ray]'`.
+Needs `pip install './clients/python[ray]'` in lssar's repository.
 """
 
 from __future__ import annotations

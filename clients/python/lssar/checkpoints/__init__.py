@@ -2,6 +2,6 @@
 
     python3 -m lssar.checkpoints import SOURCE --out DIR
 
-The commands are in command.py. They need numpy and gguf (`pip install 'lssar[import]'`),
-.pt files PyTorch too ([import-torch]); the client of the server needs neither.
+The commands are in command.py. They need numpy and gguf (the extra [import]), .pt files
+PyTorch too ([import-torch]); the client of the server needs neither.
 """

@@ -10,6 +10,7 @@ import sys
 import traceback
 import types
 
+from lssar._extras import how_to_install
 from lssar.checkpoints.errors import CheckpointError, UsageError
 
 EXIT_FAILURE = 1
@@ -277,8 +278,7 @@ def main() -> int:
         return EXIT_FAILURE
     except ModuleNotFoundError as error:
         extra = 'import-torch' if error.name == 'torch' else 'import'
-        print(f"lssar: {error.name} is not installed: pip install 'lssar[{extra}]' "
-              '(clients/python in the repository)', file=sys.stderr)
+        print(f'lssar: {error.name} is not installed: {how_to_install(extra)}', file=sys.stderr)
         return EXIT_FAILURE
     except OSError as error:
         if isinstance(error, BrokenPipeError):
