@@ -9,8 +9,8 @@ namespace lssar::cli {
 void AddFigureFlag(ArgumentParser* parser, std::string* path) {
   parser
       ->Add("--figure", *path,
-            "draw the result with matplotlib: a file .svg, .png, .pdf or .html; needs pip "
-            "install 'lssar[plot]'")
+            "draw the result with matplotlib: a file .svg, .png, .pdf or .html; needs pip install "
+            "'./clients/python[plot]' in lssar's repository")
       .ValueName("FILE")
       .Group("Output");
 }

@@ -30,12 +30,9 @@ std::string ModuleSource(const PythonProgram& program) {
       " import main\n"
       "except ModuleNotFoundError as error:\n"
       "    sys.exit(f\"lssar: {sys.executable} has no module {error.name}; this is written in \"\n"
-      "             \"Python: pip install 'lssar",
+      "             \"Python: pip install './clients/python",
       extra,
-      "' (in the repository: pip install \"\n"
-      "             \"'./clients/python",
-      extra,
-      "')\")\n"
+      "' in lssar's repository\")\n"
       "sys.exit(main())\n");
 }
 

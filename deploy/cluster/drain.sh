@@ -20,7 +20,7 @@ case $3 in
 esac
 for backend in grpc_servers http_servers batch_servers; do
   # Python comes with the tools of this project; HAProxy's socket takes a line and answers with one.
-  answer=$(python3 -c '
+  answer=$(python3 -I -c '
 import socket, sys
 with socket.socket(socket.AF_UNIX) as admin:
     admin.connect(sys.argv[1])

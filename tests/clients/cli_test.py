@@ -775,7 +775,7 @@ class UsageTest(unittest.TestCase):
         self.assertIn('usage: lssar import [-h]', done.stdout)
         done = run_cli('help', 'import', model=False, PATH='/usr/bin', PYTHONPATH='')
         self.assertEqual(done.returncode, 1)
-        self.assertIn("pip install 'lssar[import]'", done.stderr)
+        self.assertIn("pip install './clients/python[import]'", done.stderr)
 
     def test_no_server(self):
         with socket.socket() as taken:

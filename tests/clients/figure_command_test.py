@@ -89,7 +89,7 @@ class FigureTest(unittest.TestCase):
         self.assertIn('python3 cannot be started', done.stderr)
         done = run_cli('passkey', '--figure', 'a.svg', PATH=PATH, PYTHONPATH='')
         self.assertEqual(done.returncode, 2)
-        self.assertIn("pip install 'lssar[plot]'", done.stderr)
+        self.assertIn("pip install './clients/python[plot]'", done.stderr)
         done = run_cli('score', '--continuation', 'x', '--figure', 'a.svg', PATH=PATH)
         self.assertEqual(done.returncode, 2)
         self.assertIn('it needs --ids FILE or --text FILE', done.stderr)
