@@ -71,6 +71,10 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
                                             .request_id = request_id_,
                                             .source = source}));
   model_ = &permit.Model();
+  if (IsTraced()) {
+    served_name_ = model_->ServedNames().front();
+    checkpoint_hash_ = model_->GetCheckpoint().hash;
+  }
   {
     const std::lock_guard lock(mutex_);
     key_name_ = permit.KeyName();
@@ -141,6 +145,11 @@ absl::StatusOr<RequestLease> CallContext::AddRequest(const Request& request) {
 void CallContext::CountTokens(int64_t num_tokens) {
   const std::lock_guard lock(mutex_);
   if (permit_) permit_->CountTokens(num_tokens);
+}
+
+void CallContext::ReleaseModel() {
+  const std::lock_guard lock(mutex_);
+  if (permit_) permit_->ReleaseModel();
 }
 
 void CallContext::ReleaseKey() {
@@ -233,16 +242,14 @@ void CallContext::ExportSpans(const absl::Status& reported, Clock::duration elap
                      .request_id = request_id_,
                      .client = client_.text,
                      .key = key_name_,
+                     .model = served_name_,
+                     .checkpoint_hash = checkpoint_hash_,
                      .code = reported.code(),
                      .started = started_,
                      .ended = started_ + elapsed,
                      .ended_at = std::chrono::system_clock::now() - (Elapsed() - elapsed)};
   if (absl::IsInternal(reported) || absl::IsDataLoss(reported)) {
     call.error = std::string(reported.message());
-  }
-  if (model_ != nullptr) {
-    call.model = model_->ServedNames().front();
-    call.checkpoint_hash = model_->GetCheckpoint().hash;
   }
   {
     const std::lock_guard lock(mutex_);

@@ -108,6 +108,9 @@ class CallContext {
   bool HoldsReply() const { return num_reply_bytes_ > 0; }
   const StreamOptions& GetStreamOptions() const { return parts_.stream; }
 
+  // From now on the call needs its model no more, which a reload need not keep for it.
+  void ReleaseModel();
+
   // Runs `work` on the worker pool. `num_bytes`: of the request.
   // Errors  RESOURCE_EXHAUSTED: the pool's queue is full
   absl::Status RunOnWorker(int64_t num_bytes, std::function<void()> work) const {
@@ -174,7 +177,8 @@ class CallContext {
   const ClientAddress client_;
   const Clock::time_point started_;
   const ServiceContext parts_;
-  int64_t num_reply_bytes_ = 0;  // held in parts_.reply_memory
+  int64_t num_reply_bytes_ = 0;                // held in parts_.reply_memory
+  std::string served_name_, checkpoint_hash_;  // of the model, where the call is traced
   LoadedModel* model_ = nullptr;
   std::string key_name_;  // empty: the server has no keys
   Caller key_;            // set from the admission on; null: nothing counts the client's usage

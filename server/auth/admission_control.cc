@@ -177,6 +177,14 @@ bool AdmissionControl::WaitUntilUnused(const LoadedModel* model, absl::Duration 
   });
 }
 
+void AdmissionPermit::ReleaseModel() { control_->ReleaseModel(id_); }
+
+void AdmissionControl::ReleaseModel(uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  running_.at(id).model = nullptr;
+  ended_.notify_all();
+}
+
 void AdmissionControl::RemoveCall(uint64_t id) {
   // Notifies under the lock: the waiter may destroy this as soon as no call is left.
   const std::lock_guard lock(mutex_);

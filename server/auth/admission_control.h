@@ -56,6 +56,8 @@ class AdmissionPermit {
   void CountEngineCall();
   // The key may start another call. Idempotent.
   void ReleaseKey();
+  // The call goes on without its model, which may be gone from now on.
+  void ReleaseModel();
 
  private:
   friend class AdmissionControl;
@@ -138,6 +140,7 @@ class AdmissionControl {
   template <typename Predicate>
   int Abort(const Predicate& predicate, const absl::Status& reason);
   void RemoveCall(uint64_t id);
+  void ReleaseModel(uint64_t id);
   template <typename Condition>
   bool WaitUntil(absl::Duration limit, const Condition& condition);
 

@@ -299,6 +299,7 @@ class ContentCodec final : public HttpCodec {
   }
   void OnReply(int /*prompt*/, Message& /*reply*/) override {}
   void OnEnd(const absl::Status& /*status*/) override {
+    ReleaseModel();  // a reload need not wait for the client
     Exchange().BeginBody("application/octet-stream", int64_t(file_->NumBytes()));
     has_more_ = true;
     SendMore();

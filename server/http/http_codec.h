@@ -70,6 +70,7 @@ class HttpCodec {
   const CallContext& Context() const { return *context_; }
   HttpExchange& Exchange() const { return *exchange_; }
   void ReleaseKey() { context_->ReleaseKey(); }
+  void ReleaseModel() { context_->ReleaseModel(); }
   const std::string& Receipt() const { return receipt_; }
   // The request's body, which asks for a served model. Errors  those of ParseJson and ReadModelName
   absl::StatusOr<nlohmann::json> ParseBody(const HttpRequest& request);

@@ -131,6 +131,28 @@ class ReloadTest(unittest.TestCase):
         self.assertTrue(is_kept("have not changed"))
         self.assertEqual(self.server.stop(), 0)
 
+    def test_a_download_does_not_keep_the_old_model(self):
+        server = Server("--max-model-len", "2048", "--batch-dir", str(self.folder / "batches"),
+                        model=str(self.current))
+        self.addCleanup(server.stop)
+        # More than the system's buffers and the stream's take.
+        content = b'{"custom_id": "1"}\n' * 1_500_000
+        form = (b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+                b'--x\r\nContent-Disposition: form-data; name="file"; filename="in"\r\n\r\n'
+                + content + b'\r\n--x--\r\n')
+        file = server.request("POST", "/v1/files", form,
+                              {"Content-Type": "multipart/form-data; boundary=x"}).json()
+        connection = server.connect()
+        self.addCleanup(connection.close)
+        connection.request("GET", f"/v1/files/{file['id']}/content")
+        download = connection.getresponse()
+        begun = download.read(1000)
+        self.serve(SOFTMAX)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("model retired")
+        self.assertTrue(begun + download.read() == content)
+        self.assertEqual(server.stop(), 0)
+
     def test_an_old_model_leaves_no_memory(self):
         resident = []
         for name in ["softmax", "lssar"] * 3:
