@@ -35,6 +35,14 @@ absl::Status CheckFits(const Request& request, const EngineOptions& options,
   return absl::OkStatus();
 }
 
+namespace {
+
+bool HasPlace(const Sequence& sequence) {
+  return !sequence.IsDone() && sequence.state != SequenceState::kPreempted;
+}
+
+}  // namespace
+
 Scheduler::Scheduler(const Checkpoint* checkpoint, const EngineOptions& options,
                      BlockManager* blocks, RequestQueue* waiting, Speculator* speculator)
     : checkpoint_(checkpoint),
@@ -71,7 +79,8 @@ std::span<SequenceGroup* const> Scheduler::Admit() {
   num_sequences_ = 0;
   is_alone_ = true;
   for (const auto& group : running_) {
-    is_alone_ &= group->is_paused;
+    if (group->is_paused) continue;
+    is_alone_ = false;
     num_sequences_ +=
         int(std::ranges::count_if(group->sequences, [](const Sequence& s) { return !s.IsDone(); }));
   }
@@ -112,9 +121,11 @@ bool Scheduler::CanStart(const SequenceGroup& group, int* num_sequences) {
       return false;
     }
   }
+  TakePausedPlaces(*num_sequences);
   // More sequences than it needs only where pages are spare and half of the places stay free.
+  const int num_taken = std::max(num_sequences_, tenants_.NumRunningSequences());
   const int max_sequences =
-      std::min(required.max_num_sequences, MaxRunning(options_) / 2 - num_sequences_);
+      std::min(required.max_num_sequences, MaxRunning(options_) / 2 - num_taken);
   for (; *num_sequences < max_sequences && num_pages + required.NumOwnPages() <= num_spare_pages_;
        ++*num_sequences) {
     num_pages += required.NumOwnPages();
@@ -138,7 +149,8 @@ bool Scheduler::MayLose(const Tenant& owner, const Tenant& to, const Sequence& s
 bool Scheduler::PreemptOthers(const Tenant& tenant, int num_sequences, int64_t num_pages) {
   const int64_t place_share = tenants_.ShareOf(MaxRunning(options_));
   const int64_t page_share = tenants_.ShareOf(blocks_->Layout().num_pages);
-  int num_places = tenants_.NumRunningSequences() + num_sequences - MaxRunning(options_);
+  int num_places =
+      tenants_.NumRunningSequences() - NumPausedPlaces() + num_sequences - MaxRunning(options_);
   num_pages -= num_spare_pages_;
   victims_.clear();
   for (size_t i = running_.size(); i-- > 0 && (num_places > 0 || num_pages > 0);) {
@@ -147,14 +159,14 @@ bool Scheduler::PreemptOthers(const Tenant& tenant, int num_sequences, int64_t n
     for (size_t choice = group->sequences.size(); choice-- > 0;) {
       Sequence* const victim = &group->sequences[choice];
       if (!MayLose(*owner, tenant, *victim)) continue;
+      if (group->is_paused) continue;  // its places and pages are spare
       const bool gives_place = num_places > 0 && owner->num_running_sequences > place_share;
-      const bool gives_pages = num_pages > 0 && owner->num_pages > page_share &&
-                               !group->is_paused && !victim->pages.empty();
+      const bool gives_pages =
+          num_pages > 0 && owner->num_pages > page_share && !victim->pages.empty();
       if (!gives_place && !gives_pages) continue;
       victims_.emplace_back(group, victim);
       --num_places;
       --owner->num_running_sequences;
-      if (group->is_paused) continue;  // its pages are spare
       owner->num_pages -= std::ssize(victim->pages);
       num_pages -= std::ranges::count_if(
           victim->pages, [&](int32_t page) { return blocks_->Pages().RefCount(page) == 1; });
@@ -173,6 +185,27 @@ bool Scheduler::IsAnyPreempted() const {
   return std::ranges::any_of(running_, [](const auto& group) {
     return std::ranges::count(group->sequences, SequenceState::kPreempted, &Sequence::state) > 0;
   });
+}
+
+int Scheduler::NumPausedPlaces() const {
+  int num_places = 0;
+  for (const auto& group : running_) {
+    if (!group->is_paused) continue;
+    num_places += int(std::ranges::count_if(group->sequences, HasPlace));
+  }
+  return num_places;
+}
+
+void Scheduler::TakePausedPlaces(int num_sequences) {
+  int num_places = tenants_.NumRunningSequences() + num_sequences - MaxRunning(options_);
+  if (num_places <= 0) return;
+  for (; num_places > 0; --num_places) {
+    LSSAR_CHECK(PreemptLast([](const SequenceGroup& group, const Sequence& sequence) {
+      return group.is_paused && HasPlace(sequence);
+    }));
+  }
+  num_spare_pages_ = NumSparePages();
+  tenants_.CountUsage(running_);
 }
 
 // Pages of paused sequences count as available: they are preempted first.
@@ -232,19 +265,24 @@ void Scheduler::Resume() {
       if (sequence.state == SequenceState::kPreempted) {
         if (tenant.first_preempted != Clock::time_point::max()) break;
         const int num_needed = PagesToRun(sequence);
-        const bool has_place = tenants_.NumRunningSequences() < MaxRunning(options_);
+        const int num_places = MaxRunning(options_) - tenants_.NumRunningSequences();
+        const bool has_place = num_places + NumPausedPlaces() > 0;
         const bool is_in_share =
             !tenants_.AreShared() || tenant.num_running_sequences == 0 ||
             IsWithinShare(tenant.num_running_sequences + 1, tenant.num_pages + num_needed);
-        if (!is_first && (num_needed > num_spare_pages_ || !has_place || !is_in_share)) {
+        const bool fits = num_needed <= num_spare_pages_ && has_place && is_in_share;
+        // A tenant that runs nothing has lost its places while it was paused: they are its own.
+        if (!is_first && !fits &&
+            (tenant.num_running_sequences > 0 || !IsWithinShare(1, num_needed) ||
+             !PreemptOthers(tenant, 1, num_needed))) {
           tenant.first_preempted = group->EffectiveArrivalTime();
           break;
         }
-        if (!has_place) {
-          PreemptLast([](const SequenceGroup&, const Sequence& other) {
-            return !other.IsDone() && other.state != SequenceState::kPreempted;
-          });
+        if (is_first && !has_place) {
+          PreemptLast([](const SequenceGroup&, const Sequence& other) { return HasPlace(other); });
+          tenants_.CountUsage(running_);
         }
+        TakePausedPlaces(1);
         num_spare_pages_ -= num_needed;
         Resume(group.get(), &sequence);
         tenants_.CountUsage(running_);

@@ -94,6 +94,11 @@ class Scheduler {
   void YieldAfterQuantum(SequenceGroup* group, Clock::time_point now);
   bool UsesPrefixCache(const Request& request) const;
   bool IsAnyPreempted() const;
+  // Sequences that have a place and are paused: they are preempted where it is needed.
+  int NumPausedPlaces() const;
+  // Preempts paused sequences until so many more have places.
+  // Requires  there are enough
+  void TakePausedPlaces(int num_sequences);
   // Available pages that running sequences do not need soon.
   int64_t NumSparePages() const;
   // Pages that must be spare before `group` is admitted.
@@ -161,7 +166,7 @@ class Scheduler {
   std::vector<std::unique_ptr<SequenceGroup>> aborted_;  // while they waited
   Clock::time_point now_ = {};
   std::vector<const SequenceGroup*> first_waiting_;  // of each tenant
-  int num_sequences_ = 0;                            // not done, preempted ones included
+  int num_sequences_ = 0;  // neither done nor paused, preempted ones included
   int64_t num_spare_pages_ = 0;
   bool is_alone_ = false;  // no other request runs: all pages are available
   std::vector<std::pair<SequenceGroup*, Sequence*>> victims_;

@@ -57,9 +57,10 @@ void Tenants::CountUsage(std::span<const std::unique_ptr<SequenceGroup>> running
       if (sequence.IsDone()) continue;
       ++tenant->num_sequences;
       if (sequence.state == SequenceState::kPreempted) continue;
-      ++tenant->num_running_sequences;
       ++num_running_sequences_;
-      if (!group->is_paused) tenant->num_pages += std::ssize(sequence.pages);
+      if (group->is_paused) continue;
+      ++tenant->num_running_sequences;
+      tenant->num_pages += std::ssize(sequence.pages);
     }
   }
 }

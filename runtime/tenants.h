@@ -31,7 +31,7 @@ struct Tenant {
   int rank = 0;            // among the active tenants, by service
   // The running requests. Pages: entries of the page tables of sequences that are not paused.
   int num_sequences = 0;
-  int num_running_sequences = 0;  // not preempted: each takes a place
+  int num_running_sequences = 0;  // neither preempted nor paused
   int64_t num_pages = 0;
   // The effective arrival time of its first preempted sequence that may not resume yet.
   Clock::time_point first_preempted = Clock::time_point::max();
@@ -67,6 +67,7 @@ class Tenants {
   int64_t ShareOf(int64_t total) const {
     return std::max(int64_t{1}, total / std::max(int64_t{1}, int64_t(tenants_.size())));
   }
+  // Not preempted: each has a place.
   int NumRunningSequences() const { return num_running_sequences_; }
 
   // The tokens of a step were computed at this cost.

@@ -64,6 +64,31 @@ TEST(FairShare, ManyChoicesDoNotKeepAnotherTenantWaiting) {
   }
 }
 
+// A paused stream gives its place to the other tenant, which has all of them then.
+TEST(FairShare, AStreamThatWasPausedGetsAPlaceAgain) {
+  EngineOptions options = SmallOptions();
+  options.max_num_seqs = 4;
+  SteppedEngine engine(options);
+  const auto attack = [&](int32_t salt) {
+    return engine.Submit(Generate(Ids(5, salt), 200, uint64_t(salt)), kAttacker);
+  };
+  std::vector<Submitted> attacks = {attack(0)};  // the first of all is never preempted
+  const Request request = Generate(Ids(10, 9), 100);
+  const Submitted stream = engine.Submit(request, kOther);
+  engine.RunSteps(10);
+  stream.sink->is_writable = false;
+  for (int i = 1; i < 4; ++i) attacks.push_back(attack(i));
+  engine.RunSteps(10);
+  for (const Submitted& submitted : attacks) EXPECT_FALSE(submitted.sink->At(0).tokens.empty());
+  const size_t num_tokens = stream.sink->At(0).tokens.size();
+  stream.sink->is_writable = true;
+  engine.RunSteps(3);
+  EXPECT_GT(stream.sink->At(0).tokens.size(), num_tokens);
+  engine.RunAll();
+  EXPECT_EQ(stream.sink->At(0), RunAlone(request, options)->At(0));
+  for (const Submitted& submitted : attacks) EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
+}
+
 // Long sequences hold every page.
 TEST(FairShare, HeldPagesDoNotKeepAnotherTenantWaiting) {
   SteppedEngine engine({.max_model_len = 256,

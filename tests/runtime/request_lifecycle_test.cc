@@ -82,6 +82,34 @@ TEST(RequestLifecycle, ARequestThatWaitsForPagesIsNotOvertaken) {
   EXPECT_EQ(engine.Stats().num_preemptions, 0);
 }
 
+TEST(RequestLifecycle, PausedRequestsGiveTheirPlacesAndGetThemBack) {
+  EngineOptions options = SmallOptions();
+  options.max_num_seqs = 4;
+  SteppedEngine engine(options);
+  size_t most = 0;
+  engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
+    most = std::max(most, batch.sequences.size());
+    return absl::OkStatus();
+  };
+  std::vector<Request> requests;
+  for (int i = 0; i < 4; ++i) requests.push_back(Generate(Ids(20, i), 40, uint64_t(i)));
+  std::vector<Submitted> streams;
+  for (const Request& request : requests) streams.push_back(engine.Submit(request));
+  engine.RunSteps(10);
+  for (const Submitted& stream : streams) stream.sink->is_writable = false;
+  Request wide = Generate(Ids(10, 8), 5);
+  wide.Generate()->num_choices = 3;
+  requests.push_back(wide);
+  streams.push_back(engine.Submit(wide));
+  engine.RunSteps(10);
+  EXPECT_EQ(streams.back().sink->Status(), absl::OkStatus()) << "no other request runs";
+  EXPECT_EQ(engine.Stats().num_preemptions, 3) << "no more than it needs";
+  for (const Submitted& stream : streams) stream.sink->is_writable = true;
+  engine.RunAll();
+  EXPECT_EQ(most, 4u);
+  ExpectBitsOfEachAlone(streams, requests);
+}
+
 TEST(RequestLifecycle, NoMoreSequencesRunThanAStepHasTokens) {
   EngineOptions options = SmallOptions();
   options.max_num_batched_tokens = 3;
