@@ -402,9 +402,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Open(const ServerOptions& option
                                                      OnEngineFailure on_failure) {
   const int64_t open_file_limit = RaiseOpenFileLimit();
   ServerOptions fitted = options;
-  fitted.connection.max_connections =
-      FitConnections(options.connection.max_connections, !options.listen.empty(),
-                     !options.http_listen.empty(), open_file_limit);
+  fitted.connection.max_connections = FitConnections(
+      options.connection.max_connections, !options.listen.empty(), !options.http_listen.empty(),
+      !options.batch_directory.empty(), open_file_limit);
   auto state = std::make_unique<State>(fitted, std::move(on_failure));
   if (fitted.connection.max_connections < options.connection.max_connections) {
     state->log.Warning("connections limited",

@@ -26,8 +26,10 @@ int64_t RaiseOpenFileLimit() {
   return AsCount(is_raised ? raised.rlim_cur : limit.rlim_cur);
 }
 
-int FitConnections(int max_connections, bool has_grpc, bool has_http, int64_t open_file_limit) {
-  const int64_t files_each = (has_grpc ? 2 : 0) + (has_http ? 1 : 0);
+int FitConnections(int max_connections, bool has_grpc, bool has_http, bool has_batches,
+                   int64_t open_file_limit) {
+  const int64_t http_files = has_batches ? 2 : 1;  // a connection may download a file
+  const int64_t files_each = (has_grpc ? 2 : 0) + (has_http ? http_files : 0);
   if (files_each == 0) return max_connections;
   const int64_t fitting = (open_file_limit - kOtherFiles) / files_each;
   return int(std::clamp<int64_t>(fitting, 1, max_connections));

@@ -11,8 +11,9 @@ int64_t RaiseOpenFileLimit();
 
 // The number of connections, at most `max_connections` and at least 1, that each port can have
 // under `open_file_limit`. A gRPC connection takes two descriptors (grpc_connections.h), an HTTP
-// connection one; 256 are left for everything else.
-int FitConnections(int max_connections, bool has_grpc, bool has_http, int64_t open_file_limit);
+// connection one, or two where it may download a file of a batch; 256 are left for everything else.
+int FitConnections(int max_connections, bool has_grpc, bool has_http, bool has_batches,
+                   int64_t open_file_limit);
 
 }  // namespace lssar
 

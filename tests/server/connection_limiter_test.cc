@@ -108,12 +108,14 @@ TEST(PeerAddress, CountsNetworksOfIpv6) {
 }
 
 TEST(OpenFiles, ConnectionsFitUnderTheLimit) {
-  EXPECT_EQ(FitConnections(4096, true, true, 1024), (1024 - 256) / 3);
-  EXPECT_EQ(FitConnections(4096, true, false, 1024), (1024 - 256) / 2);
-  EXPECT_EQ(FitConnections(4096, false, true, 1024), 1024 - 256);
-  EXPECT_EQ(FitConnections(100, true, true, 1024), 100);
-  EXPECT_EQ(FitConnections(100, true, true, 64), 1);
-  EXPECT_EQ(FitConnections(4096, true, true, std::numeric_limits<int64_t>::max()), 4096);
+  EXPECT_EQ(FitConnections(4096, true, true, false, 1024), (1024 - 256) / 3);
+  EXPECT_EQ(FitConnections(4096, true, false, false, 1024), (1024 - 256) / 2);
+  EXPECT_EQ(FitConnections(4096, false, true, false, 1024), 1024 - 256);
+  EXPECT_EQ(FitConnections(4096, true, true, true, 1024), (1024 - 256) / 4)
+      << "each HTTP connection may have a file open";
+  EXPECT_EQ(FitConnections(100, true, true, false, 1024), 100);
+  EXPECT_EQ(FitConnections(100, true, true, false, 64), 1);
+  EXPECT_EQ(FitConnections(4096, true, true, false, std::numeric_limits<int64_t>::max()), 4096);
 }
 
 class TrafficWatchTest : public testing::Test {
