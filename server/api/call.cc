@@ -13,7 +13,11 @@ class Call::ItemSink final : public OutputSink {
  public:
   ItemSink(std::shared_ptr<Call> call, int item) : call_(std::move(call)), item_(item) {}
 
-  bool IsWritable() const override { return call_->HasSpace(); }
+  bool IsWritable() const override {
+    const bool has_space = call_->HasSpace();
+    call_->context_.SetPaused(!has_space);
+    return has_space;
+  }
   void OnAdmitted(const RequestStats& stats) override {
     call_->context_.GetMetrics().OnAdmitted(stats);
     call_->items_.OnAdmitted(item_);

@@ -81,7 +81,7 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
     key_ = permit.Key();
     sees_load_ = permit.IsAdmin();
     if (!key_name_.empty()) log_fields_["key"] = key_name_;
-    if (metadata_.kind && !metadata_.is_batch_row) permit.CountEngineCall();
+    if (metadata_.kind && !metadata_.is_batch_row) permit.CountEngineCall(true);
     permit_.emplace(std::move(permit));
   }
   if (!metadata_.model.empty()) RETURN_IF_ERROR(model_->CheckName(metadata_.model));
@@ -155,6 +155,12 @@ void CallContext::ReleaseModel() {
 void CallContext::ReleaseKey() {
   const std::lock_guard lock(mutex_);
   if (permit_) permit_->ReleaseKey();
+}
+
+void CallContext::SetPaused(bool is_paused) {
+  if (metadata_.is_batch_row || is_paused_.exchange(is_paused) == is_paused) return;
+  const std::lock_guard lock(mutex_);
+  if (permit_) permit_->CountEngineCall(!is_paused);
 }
 
 void CallContext::AddLogFields(const LogFields& fields) {

@@ -150,6 +150,8 @@ class CallContext {
   // that its next call does not count this one. Idempotent; End does it as well.
   void ReleaseKey();
 
+  // Whether the engine waits for the client, which has not read what was sent. Engine thread.
+  void SetPaused(bool is_paused);
   // Adds fields to the log line. Never pass text of prompts or outputs.
   void AddLogFields(const LogFields& fields);
   // Sets the engine's counts and the finish reason (of Generate), for the log line and metrics.
@@ -183,7 +185,7 @@ class CallContext {
   std::string key_name_;  // empty: the server has no keys
   Caller key_;            // set from the admission on; null: nothing counts the client's usage
   bool sees_load_ = false;
-  std::atomic<bool> is_stopped_ = false;
+  std::atomic<bool> is_stopped_ = false, is_paused_ = false;
   std::atomic<bool> is_chat_ = false;
   std::atomic<int> http_status_ = 0;
 

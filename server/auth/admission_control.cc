@@ -19,7 +19,8 @@ AdmissionPermit::AdmissionPermit(AdmissionPermit&& other) noexcept
       source_(other.source_),
       reserved_(other.reserved_),
       num_used_tokens_(other.num_used_tokens_),
-      is_engine_call_(std::exchange(other.is_engine_call_, false)) {}
+      is_engine_call_(std::exchange(other.is_engine_call_, false)),
+      is_released_(other.is_released_) {}
 
 AdmissionPermit::~AdmissionPermit() {
   ReleaseKey();
@@ -53,13 +54,14 @@ void AdmissionPermit::CountTokens(int64_t num_tokens) {
   reserved_.num_tokens += over;
 }
 
-void AdmissionPermit::CountEngineCall() {
-  is_engine_call_ = true;
-  ++control_->num_engine_calls_;
+void AdmissionPermit::CountEngineCall(bool is_counted) {
+  if (is_released_ || std::exchange(is_engine_call_, is_counted) == is_counted) return;
+  control_->num_engine_calls_ += is_counted ? 1 : -1;
 }
 
 void AdmissionPermit::ReleaseKey() {
-  if (std::exchange(is_engine_call_, false)) --control_->num_engine_calls_;
+  if (control_ != nullptr) CountEngineCall(false);
+  is_released_ = true;
   const auto key = std::exchange(key_, nullptr);
   if (key == nullptr) return;
   key->RefundTokens(

@@ -52,8 +52,8 @@ class AdmissionPermit {
   absl::StatusOr<RequestLease> AddRequest(int num_sequences, int priority) const;
   // Charges prompt or output tokens to the key; no effect after ReleaseKey.
   void CountTokens(int64_t num_tokens);
-  // Counts the call in AdmissionControl::NumEngineCalls until ReleaseKey. Call at most once.
-  void CountEngineCall();
+  // Counts the call in AdmissionControl::NumEngineCalls, or not, until ReleaseKey.
+  void CountEngineCall(bool is_counted);
   // The key may start another call. Idempotent.
   void ReleaseKey();
   // The call goes on without its model, which may be gone from now on.
@@ -72,7 +72,7 @@ class AdmissionPermit {
   CallSource source_ = CallSource::kClient;
   TokenReservation reserved_;
   int64_t num_used_tokens_ = 0;
-  bool is_engine_call_ = false;
+  bool is_engine_call_ = false, is_released_ = false;
 };
 
 // Threads  any
@@ -114,7 +114,8 @@ class AdmissionControl {
   // Ends every running call with `reason`.
   void AbortAll(const absl::Status& reason);
 
-  // Running calls that the engine works for, without the rows of batches.
+  // Running calls that the engine works for, without the rows of batches and the calls whose client
+  // has to read first.
   int NumEngineCalls() const { return num_engine_calls_; }
 
   // OK if calls are admitted. UNAVAILABLE: loading, or the reason given to Close.
