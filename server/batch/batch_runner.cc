@@ -45,6 +45,8 @@ constexpr milliseconds kPoll{10};
 // After the last request of others: a client that calls again and again is not met by all rows.
 constexpr std::chrono::seconds kYieldTime{1};
 constexpr std::chrono::seconds kRefreshTime{1};
+// Between two tries to write that a batch has ended.
+constexpr std::chrono::seconds kEndRetryTime{1};
 // A row that ends the server each time must not keep it from starting.
 constexpr int kMaxIdleStarts = 5;
 constexpr std::chrono::seconds kMaxEndTime{10};
@@ -217,6 +219,7 @@ struct BatchRunner::Active {
   milliseconds wait = kFirstWait;
   BatchState end = BatchState::kCompleted;  // how it is going to end
   std::string error_code, error;            // kFailed
+  Clock::time_point next_end = {};          // its end could not be written
 };
 
 struct BatchRunner::Running {
@@ -312,8 +315,7 @@ void BatchRunner::Run() {
     Sync();
     std::erase_if(active_, [this](const std::unique_ptr<Active>& active) {
       const bool has_ended = active->is_done && active->refused.empty() && active->num_running == 0;
-      if (!has_ended) return false;
-      Finish(*active);
+      if (!has_ended || !Finish(*active)) return false;
       signal_->OnChange();  // the owner's next one may begin
       return true;
     });
@@ -346,7 +348,6 @@ void BatchRunner::Refresh() {
       if (!must_end && (active_.size() >= kMaxActive || owners.contains(batch.owner))) continue;
       if (active_.size() >= 2 * kMaxActive) continue;
       active = Activate(batch);
-      if (active == nullptr) continue;
       owners.insert(batch.owner);
     }
     if (!must_end || active->IsEnding()) continue;
@@ -376,11 +377,8 @@ BatchRunner::Active* BatchRunner::Activate(const Batch& batch) {
     return absl::OkStatus();
   }();
   if (!status.ok()) {
-    active->end = BatchState::kFailed;
-    active->error_code = absl::IsAborted(status) ? "interrupted" : "storage_error";
-    active->error = std::string(status.message());
-    Finish(*active);
-    return nullptr;
+    Fail(*active, absl::IsAborted(status) ? "interrupted" : "storage_error",
+         std::string(status.message()));
   }
   store_.SetCounts(batch.id, active->num_completed, active->num_failed);
   active_.push_back(std::move(active));
@@ -571,9 +569,14 @@ void BatchRunner::GiveUp(const Active* active) {
   }
 }
 
-void BatchRunner::Finish(Active& active) {
+bool BatchRunner::Finish(Active& active) {
+  const Clock::time_point now = Clock::now();
+  if (now < active.next_end) return false;
   const Batch& batch = active.batch;
   const absl::Status status = store_.End(batch.id, active.end, active.error_code, active.error);
+  const bool is_first_try = active.next_end == Clock::time_point();
+  active.next_end = now + kEndRetryTime;
+  if (!status.ok() && !is_first_try) return false;
   LogFields fields = {{"batch", batch.id},
                       {"key", batch.owner},
                       {"endpoint", batch.endpoint},
@@ -586,6 +589,7 @@ void BatchRunner::Finish(Active& active) {
   } else {
     log_.Info("batch", fields);
   }
+  return status.ok();
 }
 
 }  // namespace lssar

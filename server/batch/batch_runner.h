@@ -63,7 +63,6 @@ class BatchRunner {
   void Run();
   // Begins to run batches, and learns which are to end.
   void Refresh();
-  // Null: the batch has failed at once.
   Active* Activate(const Batch& batch);
   void CollectAnswers();
   void OnAnswer(Running& running);
@@ -81,7 +80,8 @@ class BatchRunner {
   void Sync();
   void Fail(Active& active, std::string_view code, std::string message);
   void GiveUp(const Active* active);
-  void Finish(Active& active);
+  // False: the disk has failed, so the batch has not ended.
+  bool Finish(Active& active);
 
   const Options options_;
   BatchStore& store_;

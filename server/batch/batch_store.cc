@@ -539,23 +539,17 @@ absl::Status BatchStore::AddOutputBytes(const std::string& id, int64_t num_bytes
   return absl::OkStatus();
 }
 
-absl::Status BatchStore::MakeOutputFile(const Batch& batch, std::string_view suffix,
-                                        std::string* id) {
+std::optional<StoredFile> BatchStore::OutputFile(const Batch& batch, std::string_view suffix,
+                                                 const std::string& id) {
   struct stat info = {};
-  if (stat(ContentPath(*id).c_str(), &info) != 0 || info.st_size == 0) {
-    RemoveContent(*id);
-    id->clear();
-    return absl::OkStatus();
-  }
-  const StoredFile file{.id = *id,
-                        .owner = batch.owner,
-                        .filename = StrCat(batch.id, suffix),
-                        .purpose = "batch_output",
-                        .num_bytes = info.st_size,
-                        .created_at = batch.ended_at,
-                        .order = next_order_++};
-  files_[file.id] = file;
-  return WriteFile(file);
+  if (stat(ContentPath(id).c_str(), &info) != 0 || info.st_size == 0) return std::nullopt;
+  return StoredFile{.id = id,
+                    .owner = batch.owner,
+                    .filename = StrCat(batch.id, suffix),
+                    .purpose = "batch_output",
+                    .num_bytes = info.st_size,
+                    .created_at = batch.ended_at,
+                    .order = next_order_++};
 }
 
 absl::Status BatchStore::End(const std::string& id, BatchState state, std::string error_code,
@@ -563,16 +557,27 @@ absl::Status BatchStore::End(const std::string& id, BatchState state, std::strin
   const std::lock_guard lock(mutex_);
   Batch* const batch = Find(id);
   if (batch == nullptr) return NoBatch(id);
-  batch->ended_at = std::time(nullptr);
-  const absl::Status output = MakeOutputFile(*batch, "_output.jsonl", &batch->output_file_id);
-  const absl::Status errors = MakeOutputFile(*batch, "_error.jsonl", &batch->error_file_id);
-  batch->state = state;
-  batch->error_code = std::move(error_code);
-  batch->error = std::move(error);
+  Batch ended = *batch;
+  ended.state = state;
+  ended.ended_at = std::time(nullptr);
+  ended.error_code = std::move(error_code);
+  ended.error = std::move(error);
+  const auto output = OutputFile(ended, "_output.jsonl", ended.output_file_id);
+  const auto errors = OutputFile(ended, "_error.jsonl", ended.error_file_id);
+  if (output) RETURN_IF_ERROR(WriteFile(*output));
+  if (errors) RETURN_IF_ERROR(WriteFile(*errors));
+  if (!output) ended.output_file_id.clear();
+  if (!errors) ended.error_file_id.clear();
+  // Last: a batch that has ended on the disk has its files.
+  RETURN_IF_ERROR(WriteBatch(ended));
+  if (!output) RemoveContent(batch->output_file_id);
+  if (!errors) RemoveContent(batch->error_file_id);
+  for (const auto& file : {output, errors}) {
+    if (file) files_[file->id] = *file;
+  }
+  *batch = std::move(ended);
   UpdateCounts();
-  RETURN_IF_ERROR(output);
-  RETURN_IF_ERROR(errors);
-  return WriteBatch(*batch);
+  return absl::OkStatus();
 }
 
 }  // namespace lssar

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -134,7 +135,7 @@ class BatchStore {
   // Errors  RESOURCE_EXHAUSTED: names the limit
   absl::Status AddOutputBytes(const std::string& id, int64_t num_bytes);
   // The batch has ended: its outputs, which are on the disk, become files, or go where they are
-  // empty. If the disk fails the batch has ended until the next start.
+  // empty. If the disk fails the batch has not ended.
   absl::Status End(const std::string& id, BatchState state, std::string error_code,
                    std::string error);
 
@@ -151,7 +152,9 @@ class BatchStore {
   absl::Status Replace(const std::string& name, std::string_view content) const;
   absl::Status WriteNew(const std::string& path, std::string_view content) const;
   void RemoveContent(const std::string& id);
-  absl::Status MakeOutputFile(const Batch& batch, std::string_view suffix, std::string* id);
+  // The file that the output `id` becomes; nullopt: it is empty.
+  std::optional<StoredFile> OutputFile(const Batch& batch, std::string_view suffix,
+                                       const std::string& id);
   // The id of the batch that is forgotten for a new one; empty: none.
   absl::StatusOr<std::string> FindReplaced(const std::string& owner) const;
   Batch* Find(const std::string& id);

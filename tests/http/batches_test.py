@@ -8,6 +8,7 @@ import json
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import unittest
@@ -325,6 +326,44 @@ class BatchesTest(BatchTestCase):
         self.server.wait_until_idle()
         self.assertEqual(self.num_rows("waiting"), 0)
         self.assertEqual(self.num_rows("completed", "failed"), 2 * 101)
+
+
+    def test_an_end_that_cannot_be_written_is_tried_again(self) -> None:
+        self.start()
+        batch = self.create([line(1, max_tokens=15000, ignore_eos=True)])
+        path = f"/v1/batches/{batch['id']}"
+        wait_until(lambda: self.server.metric("lssar_num_requests_running") > 0)
+        obstacle = self.directory / f"{batch['id']}.json.new"
+        obstacle.mkdir()
+        self.assertEqual(self.ask("DELETE", f"{COMPLETIONS}/{batch['id']}-1").status, 200)
+        wait_until(lambda: self.json("GET", path)["request_counts"]["failed"] == 1)
+        # The server tries each second.
+        wait_until(lambda: any(entry.get("event") == "batch" for entry in list(self.server.lines)))
+        found = self.json("GET", path)
+        self.assertEqual((found["status"], found["error_file_id"]), ("in_progress", None))
+        obstacle.rmdir()
+        ended = self.wait(batch["id"])
+        self.assertEqual(ended["status"], "completed")
+        self.assertEqual(set(self.answers(ended)[1]), {"row-1"})
+        self.assertTrue(self.is_ended_on_disk())
+
+    def test_a_stream_that_nobody_reads_holds_up_no_rows(self) -> None:
+        self.start("--stream-buffer", "64K", "--max-n", "4")
+        body = json.dumps({"prompt": "a", "max_tokens": 15000, "ignore_eos": True, "n": 4,
+                           "stream": True, "logprobs": 5}).encode()
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect((self.server.host, self.server.port))
+            reader.sendall((f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\n"
+                            "Content-Type: application/json\r\n"
+                            f"Content-Length: {len(body)}\r\n\r\n"
+                            ).encode() + body)
+            wait_until(lambda: self.server.metric("lssar_num_requests_running") == 1)
+            batch = self.create([line(i, max_tokens=15000, ignore_eos=True) for i in range(4)])
+            # As soon as the stream is paused: more than the one row that goes on beside a call.
+            wait_until(lambda: self.server.metric("lssar_num_requests_running") == 5)
+        self.json("POST", f"/v1/batches/{batch['id']}/cancel")
+        self.assertEqual(self.wait(batch["id"])["status"], "cancelled")
 
 
 class KeysTest(BatchTestCase):

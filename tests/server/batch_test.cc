@@ -271,6 +271,28 @@ TEST_F(BatchStoreTest, ABatchThatCannotBeWrittenReplacesNone) {
   EXPECT_TRUE(store->FindBatch("bob", oldest).ok());
 }
 
+TEST_F(BatchStoreTest, ABatchWhoseEndCannotBeWrittenHasNotEnded) {
+  const auto store = Open();
+  const std::string file = store->AddFile("bob", "a", "x\n")->id;
+  const Batch batch = *store->AddBatch(NewBatch("bob", file));
+  Write(store->ContentPath(batch.output_file_id), "{}\n");
+  const auto end = [&] { return store->End(batch.id, BatchState::kCompleted, "", ""); };
+  // The descriptions cannot be written, one after the other.
+  for (const std::string& id : {batch.output_file_id, batch.id}) {
+    const std::string path = StrCat(directory_.Path(), "/", id, ".json.new");
+    std::filesystem::create_directory(path);
+    EXPECT_TRUE(absl::IsInternal(end()));
+    EXPECT_EQ(store->FindBatch("bob", batch.id)->state, BatchState::kInProgress);
+    EXPECT_TRUE(absl::IsNotFound(store->FindFile("bob", batch.output_file_id).status()));
+    EXPECT_EQ(store->Unfinished().size(), 1);
+    std::filesystem::remove(path);
+  }
+  EXPECT_TRUE(end().ok());
+  EXPECT_EQ(store->FindBatch("bob", batch.id)->state, BatchState::kCompleted);
+  EXPECT_EQ(store->FindBatch("bob", batch.id)->error_file_id, "");
+  EXPECT_TRUE(store->FindFile("bob", batch.output_file_id).ok());
+}
+
 TEST_F(BatchStoreTest, ABrokenDirectoryIsRefusedWithASentence) {
   const auto missing = BatchStore::Open({.directory = "/nonexistent"});
   EXPECT_TRUE(absl::IsNotFound(missing.status()));
