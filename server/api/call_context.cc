@@ -213,6 +213,9 @@ void CallContext::End(const absl::Status& status) {
   if (!trace_.parent_id.empty()) fields["parent_id"] = trace_.parent_id;
   if (const std::string reason = ErrorReason(reported); !reason.empty()) fields["reason"] = reason;
   CallEnd end = {.code = reported.code(), .elapsed = elapsed};
+  // A row that is refused waits and begins again.
+  const bool is_refused_row =
+      metadata_.is_batch_row && absl::IsResourceExhausted(reported) && MayRetry(reported);
   {
     const std::lock_guard lock(mutex_);
     fields.update(log_fields_);
@@ -220,10 +223,10 @@ void CallContext::End(const absl::Status& status) {
     end.stats = stats_;
     if (permit_) permit_->ReleaseKey();
     const bool is_limit = absl::IsResourceExhausted(reported) || absl::IsPermissionDenied(reported);
-    // A row that is refused waits and begins again.
+    if (key_ != nullptr && is_refused_row) key_->ReturnRequest();
     if (key_ != nullptr && is_limit && !metadata_.is_batch_row) key_->CountRejection();
   }
-  if (metadata_.kind) {
+  if (metadata_.kind && !is_refused_row) {
     end.kind = *metadata_.kind;
     parts_.metrics->OnEnd(end);
   }

@@ -192,6 +192,11 @@ void KeyUsage::CountRejection() {
   ++counts_.num_refused;
 }
 
+void KeyUsage::ReturnRequest() {
+  const std::lock_guard lock(mutex_);
+  requests_.Return({.num_tokens = 1, .per_minute = limits_.requests_per_minute});
+}
+
 absl::Status KeyUsage::Acquire(Clock::time_point now, CallSource source) {
   const std::lock_guard lock(mutex_);
   if (absl::Status status = CheckLimits(now, source); !status.ok()) {

@@ -103,6 +103,8 @@ class KeyUsage : public std::enable_shared_from_this<KeyUsage> {
   KeyCounts Counts() const;
   // An admitted call of a client was refused later.
   void CountRejection();
+  // An admitted row of a batch was refused later, and begins again: it was no request so far.
+  void ReturnRequest();
 
   // Counts one more running call, until Release with the same source.
   // Errors  RESOURCE_EXHAUSTED: names the limit; carries the retry delay

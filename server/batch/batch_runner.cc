@@ -12,6 +12,7 @@
 #include <ctime>
 #include <deque>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
@@ -38,7 +39,7 @@ constexpr size_t kMaxActive = 16;
 // Rows of a batch that are answered without running, or were before, between two looks at the
 // others.
 constexpr int kMaxLinesAtOnce = 256;
-// Between two tries of a batch whose rows are refused.
+// Between two tries of a batch, whose rows are refused, to run one row more.
 constexpr milliseconds kFirstWait{100}, kLastWait{10000};
 // How often a batch is looked at that waits for the engine, its key or its end.
 constexpr milliseconds kPoll{10};
@@ -215,8 +216,12 @@ struct BatchRunner::Active {
   int num_running = 0;
   bool is_done = false;       // no row is left to be read
   bool has_progress = false;  // since the start
-  Clock::time_point not_before = {};
-  milliseconds wait = kFirstWait;
+  // How many rows its key's limits let run, as far as the refused ones tell, and when the next row
+  // beyond that may be tried: a row that cannot run costs the others nothing.
+  int max_running = std::numeric_limits<int>::max();
+  Clock::time_point next_try = {};
+  milliseconds wait = kFirstWait;           // after the last try
+  bool is_refused = false;                  // a row since then
   BatchState end = BatchState::kCompleted;  // how it is going to end
   std::string error_code, error;            // kFailed
   Clock::time_point next_end = {};          // its end could not be written
@@ -227,6 +232,7 @@ struct BatchRunner::Running {
   BatchRow row;
   std::string request_id;
   std::shared_ptr<HttpExchange> exchange;
+  bool is_try = false;  // one more than the limits are known to allow
 };
 
 std::optional<BatchRow> BatchRunner::Active::Next() {
@@ -413,11 +419,16 @@ void BatchRunner::OnAnswer(Running& running) {
     // As if it had never run: it begins again, or gets the error of a batch that ends.
     active.refused.push_front(std::move(running.row));
     if (!is_busy) return;
-    active.not_before = Clock::now() + std::max(active.wait, reply.retry_after);
-    active.wait = std::min(2 * active.wait, kLastWait);
+    active.is_refused = true;
+    active.max_running = std::min(active.max_running, active.num_running);
+    active.next_try =
+        std::max(active.next_try, Clock::now() + std::max(active.wait, reply.retry_after));
     return;
   }
-  active.wait = kFirstWait;
+  if (running.is_try) {
+    active.wait = kFirstWait;
+    if (!active.is_refused) active.next_try = {};  // there may be room for more
+  }
   const bool is_error = reply.status != 200;
   Write(active, running.row,
         AnsweredLine(running.row, reply.status, running.request_id, std::move(reply.body)),
@@ -446,10 +457,9 @@ bool BatchRunner::MayBegin() const {
 }
 
 bool BatchRunner::BeginRow(Active& active) {
-  if (active.IsEnding() || (active.is_done && active.refused.empty()) ||
-      Clock::now() < active.not_before) {
-    return false;
-  }
+  if (active.IsEnding() || (active.is_done && active.refused.empty())) return false;
+  const bool is_try = active.num_running >= active.max_running;
+  if (is_try && Clock::now() < active.next_try) return false;
   const std::optional<Caller> caller = options_.find_caller(active.batch.owner);
   if (!caller) {
     Fail(active, "invalid_api_key", "the server no longer has the API key that made the batch");
@@ -460,7 +470,14 @@ bool BatchRunner::BeginRow(Active& active) {
     if (!row) return false;
     if (active.HasAnswer(*row)) continue;
     if (row->error.empty()) {
+      if (is_try) {
+        active.max_running = active.num_running + 1;
+        active.wait = std::exchange(active.is_refused, false) ? std::min(2 * active.wait, kLastWait)
+                                                              : kFirstWait;
+        active.next_try = Clock::now() + active.wait;
+      }
       Begin(active, *std::move(row), *caller);
+      running_.back().is_try = is_try;
       return true;
     }
     Write(active, *row, UnansweredLine(*row, row->error_code, row->error), /*is_error=*/true);

@@ -450,6 +450,22 @@ class KeysTest(BatchTestCase):
             self.assertEqual(self.ask("POST", COMPLETIONS, ask, alice).status, 200)
             connection.close()
 
+    def test_rows_that_a_limit_refuses_hold_up_no_others(self) -> None:
+        self.start("--max-num-seqs", "16", "--api-keys",
+                   self.keys(alice="max-sequences = 2", chief='role = "admin"'))
+        key, admin = (f"{name}-secret-key-0123456789" for name in ("alice", "chief"))
+        batch = self.create([line(i) for i in range(60)], key)
+        wait_until(self.is_ended_on_disk)
+        page = self.ask("GET", "/metrics", key=admin).body
+        self.assertIn(b'\nlssar_request_failure_total{code="RESOURCE_EXHAUSTED"} 0\n', page)
+        self.assertEqual(self.server.stop(), 0)
+        refused = [entry for entry in self.server.lines if entry.get("event") == "call"
+                   and entry["request_id"].startswith(batch["id"])
+                   and entry["status"] == "RESOURCE_EXHAUSTED"]
+        # Six at the start, then one each time that the runner tries, which is seldom.
+        self.assertGreaterEqual(len(refused), 1)
+        self.assertLess(len(refused), 60)
+
     def test_a_key_that_is_gone_ends_its_batches(self) -> None:
         flags = ("--api-keys", self.keys(alice="requests-per-minute = 10"))
         self.start(*flags)

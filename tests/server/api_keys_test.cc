@@ -309,6 +309,8 @@ TEST(KeyUsageTest, RequestsRefillAtTheirRate) {
   usage.SetLimits({.requests_per_minute = 6});
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(usage.Acquire(kStart).ok());
   EXPECT_THAT(std::string(usage.Acquire(kStart).message()), HasSubstr("requests-per-minute = 6"));
+  usage.ReturnRequest();
+  EXPECT_TRUE(usage.Acquire(kStart).ok()) << "the row that was refused was no request";
   EXPECT_FALSE(usage.Acquire(kStart + seconds(9)).ok());
   EXPECT_TRUE(usage.Acquire(kStart + seconds(10)).ok());
   EXPECT_FALSE(usage.Acquire(kStart + seconds(10)).ok());
