@@ -305,7 +305,9 @@ class ContentCodec final : public HttpCodec {
     SendMore();
   }
   bool HasMore() const override { return has_more_; }
-  bool HoldsKey() const override { return true; }
+  bool HoldsKey() const override {
+    return file_->NumBytes() > 0 && Exchange().Request().method != "HEAD";
+  }
   void SendMore() override {
     const std::lock_guard lock(mutex_);
     std::string block(kBlockBytes, '\0');

@@ -90,7 +90,7 @@ void HttpCall::SendComments() {
 }
 
 void HttpCall::SendEnd(const absl::Status& status) {
-  if (!codec_->HoldsKey()) context_.ReleaseKey();
+  if (!status.ok() || !codec_->HoldsKey()) context_.ReleaseKey();
   std::optional<absl::Status> finished;
   {
     const std::lock_guard lock(end_mutex_);

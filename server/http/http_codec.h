@@ -54,8 +54,8 @@ class HttpCodec {
   // worker when there is space again.
   virtual bool HasMore() const { return false; }
   virtual void SendMore() {}
-  // From OnEnd on the call counts for its key until the codec calls ReleaseKey or the answer has
-  // been read: it is so large that its client may read it for hours.
+  // Asked where OnEnd will be called without an error. The call then counts for its key until the
+  // codec calls ReleaseKey: the answer is so large that its client may read it for hours.
   virtual bool HoldsKey() const { return false; }
   // Sends the rest, and ends the answer. Not called for an error before the answer has begun.
   virtual void OnEnd(const absl::Status& status) = 0;

@@ -449,6 +449,11 @@ class KeysTest(BatchTestCase):
             self.assertTrue(begun + download.read() == content)
             self.assertEqual(self.ask("POST", COMPLETIONS, ask, alice).status, 200)
             connection.close()
+        for _ in range(20):
+            path = f"/v1/files/{reply.json()['id']}/content"
+            self.assertEqual(self.ask("HEAD", path, key=alice).status, 200)
+            self.assertEqual(self.ask("GET", "/v1/files/none/content", key=alice).status, 404)
+            self.assertEqual(self.ask("POST", COMPLETIONS, ask, alice).status, 200)
 
     def test_rows_that_a_limit_refuses_hold_up_no_others(self) -> None:
         self.start("--max-num-seqs", "16", "--api-keys",
