@@ -13,7 +13,7 @@ server: Server
 
 def setUpModule() -> None:
     global server
-    server = Server()
+    server = Server("--allow-steering")
 
 
 def tearDownModule() -> None:
@@ -55,6 +55,15 @@ class HiddenStatesTest(unittest.TestCase):
             self.assertEqual([struct.unpack(f"<256{code}", vector) for vector in got],
                              [struct.unpack(f"<256{code}", struct.pack(f"<256{code}", *vector))
                               for vector in want])
+
+    def test_a_value_that_float16_cannot_hold(self) -> None:
+        far = {"layers": [1], "steering": [{"layer": 0, "vector": [1.0] * 256, "scale": 1e5}]}
+        self.assertGreater(max(embed(**far)[0]), 65520)
+        for encoding in "float", "base64":
+            reply = server.request("POST", "/v1/embeddings", {
+                "input": TEXT, **far, "embed_dtype": "float16", "encoding_format": encoding})
+            self.assertEqual((reply.status, reply.error()["param"]), (400, "embed_dtype"))
+            self.assertIn("is fp16, which cannot hold the value", reply.error()["message"])
 
     def test_what_is_refused_and_why(self) -> None:
         for fields, param, message in (

@@ -132,7 +132,9 @@ class ReloadTest(unittest.TestCase):
         self.assertEqual(self.server.stop(), 0)
 
     def test_a_download_does_not_keep_the_old_model(self):
-        server = Server("--max-model-len", "2048", "--batch-dir", str(self.folder / "batches"),
+        batches = self.folder / "batches"
+        batches.mkdir()
+        server = Server("--max-model-len", "2048", "--batch-dir", str(batches),
                         model=str(self.current))
         self.addCleanup(server.stop)
         # More than the system's buffers and the stream's take.
