@@ -128,11 +128,11 @@ TEST(WorkerPoolTest, TenantsTakeTurns) {
   std::atomic<int> num_blocked = 0;
   std::mutex mutex;
   std::string order;
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
   {
     WorkerPool pool({.num_threads = 2});
     // One thread stays busy, so that the other runs all that follows in order.
-    std::promise<void> end;
-    const std::shared_future<void> ended = end.get_future().share();
     const auto block = [&](std::shared_future<void> until) {
       return [&num_blocked, until] {
         ++num_blocked;
