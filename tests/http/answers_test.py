@@ -44,22 +44,6 @@ def chat_text(**fields: Any) -> str:
     return chat(**fields)["choices"][0]["message"]["content"]
 
 
-def events(path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events of a stream, whose names are those of their types."""
-    reply = server.request("POST", path, {**body, "stream": True})
-    if reply.status != 200:
-        raise AssertionError(reply.body)
-    found = []
-    for block in reply.body.decode().split("\n\n"):
-        if not block or block.startswith(":"):
-            continue
-        name, data = block.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        if name != f"event: {found[-1]['type']}":
-            raise AssertionError(block)
-    return found
-
-
 class ResponsesTest(unittest.TestCase):
     def text(self, response: dict[str, Any]) -> str:
         [item] = response["output"]
@@ -103,7 +87,7 @@ class ResponsesTest(unittest.TestCase):
         logprobs = response["output"][0]["content"][0]["logprobs"]
         self.assertEqual(logprobs, chat(logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]
                          ["content"])
-        deltas = [event for event in events("/v1/responses", {
+        deltas = [event for event in server.named_events("/v1/responses", {
             "input": CHAT, "max_output_tokens": 4, **GREEDY, "top_logprobs": 2,
             "include": ["message.output_text.logprobs"]})
             if event["type"] == "response.output_text.delta"]
@@ -112,8 +96,8 @@ class ResponsesTest(unittest.TestCase):
     def test_a_stream_builds_the_response(self) -> None:
         for more in ({}, {"stop": ["."], "max_output_tokens": 4000}):
             whole = respond(**more)
-            seen = events("/v1/responses", {"input": CHAT, "max_output_tokens": 4, **GREEDY,
-                                            **more})
+            seen = server.named_events("/v1/responses", {
+                "input": CHAT, "max_output_tokens": 4, **GREEDY, **more})
             types = [event["type"] for event in seen]
             self.assertEqual(types[:4], ["response.created", "response.in_progress",
                                          "response.output_item.added",
@@ -214,7 +198,7 @@ class MessagesTest(unittest.TestCase):
 
     def test_a_stream_builds_the_message(self) -> None:
         whole = message()
-        seen = events("/v1/messages", {"messages": CHAT, "max_tokens": 4, **GREEDY})
+        seen = server.named_events("/v1/messages", {"messages": CHAT, "max_tokens": 4, **GREEDY})
         types = [event["type"] for event in seen]
         self.assertEqual(types[:3], ["message_start", "content_block_start", "ping"])
         self.assertEqual(types[-3:], ["content_block_stop", "message_delta", "message_stop"])

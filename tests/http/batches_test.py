@@ -14,21 +14,11 @@ import tempfile
 import unittest
 from typing import Any
 
-from http_fixture import Reply, Server, wait_until
+from http_fixture import Reply, Server, form, wait_until
 from server_process import MODEL, SERVER
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 END_STATES = ("completed", "failed", "expired", "cancelled")
-
-
-def form(*parts: tuple[str, str | None, bytes]) -> tuple[bytes, str]:
-    """A body of multipart/form-data, and its Content-Type."""
-    body = b""
-    for name, filename, content in parts:
-        file = "" if filename is None else f'; filename="{filename}"'
-        body += (f'--limit\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'
-                 ).encode() + content + b"\r\n"
-    return body + b"--limit--\r\n", "multipart/form-data; boundary=limit"
 
 
 def line(number: int, url: str = COMPLETIONS, **body: Any) -> str:

@@ -54,15 +54,6 @@ def anthropic(tool: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def events(path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events of a stream, whose names are those of their types."""
-    reply = server.request("POST", path, {**body, "stream": True})
-    if reply.status != 200:
-        raise AssertionError(reply.body)
-    return [json.loads(block.split("\ndata: ")[1]) for block in reply.body.decode().split("\n\n")
-            if block]
-
-
 def without_ids(item: Any) -> Any:
     """Ids have that of the request."""
     return {key: value for key, value in item.items() if key not in ("id", "call_id")}
@@ -243,7 +234,7 @@ class ToolCallsTest(unittest.TestCase):
                 self.check_call(item["name"], json.loads(item["arguments"]))
                 self.assertEqual((whole["tools"], whole["tool_choice"]),
                                  (body["tools"], body.get("tool_choice", "auto")))
-                seen = events(RESPONSES, body)
+                seen = server.named_events(RESPONSES, body)
                 types = [event["type"].removeprefix("response.") for event in seen]
                 self.assertEqual(types[:3], ["created", "in_progress", "output_item.added"])
                 self.assertEqual(types[-3:], ["function_call_arguments.done", "output_item.done",
@@ -265,7 +256,7 @@ class ToolCallsTest(unittest.TestCase):
                 "banned_token_ids": [brace()]}
         whole = server.post(RESPONSES, body)
         self.assertEqual(whole["output"][0]["type"], "message")
-        seen = events(RESPONSES, body)
+        seen = server.named_events(RESPONSES, body)
         self.assertEqual([event["type"] for event in seen[:4]], [
             "response.created", "response.in_progress", "response.output_item.added",
             "response.content_part.added"])
@@ -288,7 +279,7 @@ class ToolCallsTest(unittest.TestCase):
                 [block] = whole["content"]
                 self.assertEqual((whole["stop_reason"], block["type"]), ("tool_use", "tool_use"))
                 self.check_call(block["name"], block["input"])
-                seen = events(ANTHROPIC, body)
+                seen = server.named_events(ANTHROPIC, body)
                 self.assertEqual([event["type"] for event in seen[:3]],
                                  ["message_start", "content_block_start", "ping"])
                 self.assertEqual([event["type"] for event in seen[-3:]],

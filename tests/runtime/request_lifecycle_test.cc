@@ -82,15 +82,20 @@ TEST(RequestLifecycle, ARequestThatWaitsForPagesIsNotOvertaken) {
   EXPECT_EQ(engine.Stats().num_preemptions, 0);
 }
 
+// Keeps in `most` how many sequences a step computes at most.
+void WatchSequences(SteppedEngine& engine, size_t* most) {
+  engine.fake.model->on_forward = [most](const ForwardBatch& batch) {
+    *most = std::max(*most, batch.sequences.size());
+    return absl::OkStatus();
+  };
+}
+
 TEST(RequestLifecycle, PausedRequestsGiveTheirPlacesAndGetThemBack) {
   EngineOptions options = SmallOptions();
   options.max_num_seqs = 4;
   SteppedEngine engine(options);
   size_t most = 0;
-  engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
-    most = std::max(most, batch.sequences.size());
-    return absl::OkStatus();
-  };
+  WatchSequences(engine, &most);
   std::vector<Request> requests;
   for (int i = 0; i < 4; ++i) requests.push_back(Generate(Ids(20, i), 40, uint64_t(i)));
   std::vector<Submitted> streams;
@@ -115,10 +120,7 @@ TEST(RequestLifecycle, NoMoreSequencesRunThanAStepHasTokens) {
   options.max_num_batched_tokens = 3;
   SteppedEngine engine(options);
   size_t most = 0;
-  engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
-    most = std::max(most, batch.sequences.size());
-    return absl::OkStatus();
-  };
+  WatchSequences(engine, &most);
   for (int i = 0; i < 10; ++i) engine.Submit(Generate(Ids(8, i), 8));
   engine.RunAll();
   EXPECT_EQ(most, 3u);

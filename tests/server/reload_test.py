@@ -12,7 +12,7 @@ import tempfile
 import threading
 import unittest
 
-from http_fixture import Server, wait_until
+from http_fixture import Server, form, wait_until
 from quick_models import unchecked
 
 TWINS = pathlib.Path("models/zoo/twins")
@@ -139,11 +139,8 @@ class ReloadTest(unittest.TestCase):
         self.addCleanup(server.stop)
         # More than the system's buffers and the stream's take.
         content = b'{"custom_id": "1"}\n' * 1_500_000
-        form = (b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-                b'--x\r\nContent-Disposition: form-data; name="file"; filename="in"\r\n\r\n'
-                + content + b'\r\n--x--\r\n')
-        file = server.request("POST", "/v1/files", form,
-                              {"Content-Type": "multipart/form-data; boundary=x"}).json()
+        body, content_type = form(("purpose", None, b"batch"), ("file", "in", content))
+        file = server.request("POST", "/v1/files", body, {"Content-Type": content_type}).json()
         connection = server.connect()
         self.addCleanup(connection.close)
         connection.request("GET", f"/v1/files/{file['id']}/content")

@@ -78,6 +78,21 @@ class Server(ServerProcess):
             raise AssertionError(reply.headers)
         return list(events(reply.body.decode()))
 
+    def named_events(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The events of a stream, parsed. Their names are those of their types."""
+        reply = self.request("POST", path, {**body, "stream": True})
+        if reply.status != 200:
+            raise AssertionError(f"{path}: {reply.status} {reply.body!r}")
+        found = []
+        for block in reply.body.decode().split("\n\n"):
+            if not block or block.startswith(":"):  # a comment
+                continue
+            name, data = block.split("\n")
+            found.append(json.loads(data.removeprefix("data: ")))
+            if name != f"event: {found[-1]['type']}":
+                raise AssertionError(block)
+        return found
+
     def metric(self, series: str) -> float:
         for line in self.request("GET", "/metrics").body.decode().splitlines():
             if line.startswith(series + " "):
@@ -98,6 +113,16 @@ class Reply:
 
     def error(self) -> dict[str, Any]:
         return self.json()["error"]
+
+
+def form(*parts: tuple[str, str | None, bytes]) -> tuple[bytes, str]:
+    """A body of multipart/form-data, and its Content-Type."""
+    body = b""
+    for name, filename, content in parts:
+        file = "" if filename is None else f'; filename="{filename}"'
+        body += (f'--limit\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'
+                 ).encode() + content + b"\r\n"
+    return body + b"--limit--\r\n", "multipart/form-data; boundary=limit"
 
 
 def events(text: str) -> Iterator[Any]:
