@@ -4,6 +4,7 @@
 #define LSSAR_KERNELS_TWO_PLANES_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -23,6 +24,15 @@ namespace lssar {
 // a rounding error of the mean would have a weight of its own or none by luck.
 inline float FlatPeak(double p) {
   return p < 0.5 ? std::numeric_limits<float>::infinity() : float(0.03 * std::min(p, 15.0));
+}
+
+// The same for a row of num_keys keys in two planes, whose sum has the errors of the high plane.
+// Equal keys have equal errors: x of all keys just below the mean may come out as 0.05, two
+// standard deviations of it over unit vectors of 64 dims at 16K, in place of 0. Together they would
+// weigh num_keys (0.05 / x_m)^p of the largest key. From this peak on that is at most 2^-12; for a
+// p below 3 few rows have such a peak, from p = 9 on all that are not flat anyway.
+inline double FlatFixedPeak(double p, int num_keys) {
+  return std::max(double{FlatPeak(p)}, 0.05 * std::exp2((12 + std::log2(double(num_keys))) / p));
 }
 
 // Every integer of a dot product is exact: the sum over head_dim of q (16 bits) times a plane of a

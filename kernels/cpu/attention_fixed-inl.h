@@ -544,9 +544,13 @@ HWY_INLINE RefineRule RefineRuleOf(const Work<Fx16>& work, int row) {
     lower = std::max(lower, values.max[values.AtSplit(row, split)]);
     sum += values.sum[values.AtSplit(row, split)];
   }
-  const WeightRule rule = ReduceRow(work.args.spec, *work.powers[row], num_keys, lower, sum);
+  const ReweightPower& power = *work.powers[row];
+  const WeightRule rule = ReduceRow(work.args.spec, power, num_keys, lower, sum);
   // Not a row whose sum is NaN: it has no candidates, and its output is NaN.
-  if (rule.kind != WeightKind::kReweightSoftplus) return {.is_flat = true};
+  if (rule.kind != WeightKind::kReweightSoftplus ||
+      FlatFixedPeak(power.P(), num_keys) * double{rule.inverse_peak} > 1) {
+    return {.is_flat = true};
+  }
   return {.threshold = rule.threshold};
 }
 

@@ -229,6 +229,7 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
     WeightRule rule = ReduceSplits(args, row.num_keys, block.all_sums + own_head,
                                    block.all_maxima + own_head, most_heads);
     if constexpr (E::kTwoPlanes) {
+      rule = LowRule(args, row.num_keys, rule);
       for (int own = WarpIdx(); own * num_blocks + rank < num_splits; own += num_warps) {
         const SplitStats stats =
             RefineSplit<kGrouped>(work, q, LeastOfCandidates(rule), memory, own * num_blocks + rank,
@@ -350,7 +351,8 @@ RefineSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
   const RowWork<E, kDim> work = WorkOn<E, kDim>(args, block.row);
   const int num_heads = kGrouped ? work.num_heads : 1;
   const size_t own = block.split_idx + size_t(HeadOfLane<kGrouped>(num_heads) * block.num_splits);
-  const WeightRule rule = ScratchRule(args, block.row.num_keys, own);
+  const WeightRule rule =
+      LowRule(args, block.row.num_keys, ScratchRule(args, block.row.num_keys, own));
   const SplitStats stats = RefineSplit<kGrouped>(
       work, LoadQuery(work, block.row), LeastOfCandidates(rule),
       SplitWarpMemory<E, kDim, kGrouped>(args), split, block.scores + split * kCudaSplitKeys,
@@ -375,7 +377,7 @@ WeighSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
   const size_t own = block.split_idx + size_t(HeadOfLane<kGrouped>(num_heads) * block.num_splits);
   WeightRule rule = ScratchRule(args, block.row.num_keys, own);
   if constexpr (E::kTwoPlanes) {
-    rule = RefinedRule(block.row.num_keys, rule,
+    rule = RefinedRule(block.row.num_keys, LowRule(args, block.row.num_keys, rule),
                        ReduceSplits(args, block.row.num_keys, args.scratch.sums + own,
                                     args.scratch.refined + own, 1));
   }

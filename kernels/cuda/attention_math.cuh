@@ -124,8 +124,13 @@ struct WeightRule {
   float least = 3.402823466e38f;  // a score below it has weight 0
 };
 
-// The bound of kernels/cpu: below this peak, x in fp32 has too few digits left for u^p.
-LSSAR_DEVICE float FlatPeak(float p) { return 0.03f * (p < 15.0f ? p : 15.0f); }
+// FlatPeak and FlatFixedPeak of two_planes.h.
+LSSAR_DEVICE float FlatPeak(float p) {
+  return p < 0.5f ? 3.402823466e38f : 0.03f * (p < 15.0f ? p : 15.0f);
+}
+LSSAR_DEVICE float FlatFixedPeak(float p, int num_keys) {
+  return fmaxf(FlatPeak(p), 0.05f * Exp2((12 + Log2(float(num_keys))) / p));
+}
 
 // Where the largest softplus score of a row is below it, Softplus has too few digits for the row.
 inline constexpr float kFaintScore = 0x1p-4f;
@@ -191,6 +196,17 @@ LSSAR_DEVICE WeightRule ReduceRow(const CudaAttentionArgs& args, int num_keys, f
 // fx16: every score of the row is computed from both planes.
 LSSAR_DEVICE bool IsShortRow(int num_keys) { return num_keys <= kShortRowKeys; }
 static_assert(kShortRowKeys <= kCudaSplitKeys);
+
+// fx16: the rule of a row from its sum and lower bounds, from ReduceRow's of them.
+LSSAR_DEVICE WeightRule LowRule(const CudaAttentionArgs& args, int num_keys, WeightRule low) {
+  // offset: 1 / peak
+  if (low.rule == WeightKind::kReweight && !IsShortRow(num_keys) &&
+      FlatFixedPeak(args.p, num_keys) * low.offset > 1) {
+    low.rule = WeightKind::kFlat;
+    low.least = WeightRule().least;
+  }
+  return low;
+}
 
 // The rule of a row over fx16, from that of its largest score. low: of the scores' lower bounds,
 // which says whether a long row is flat.

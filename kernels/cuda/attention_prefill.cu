@@ -581,7 +581,8 @@ class Prefill {
     for (int i = 0; i < kThreadRows; ++i) {
       if (num_keys_[i] > 0) rules_[i] = ReduceRow(args_, num_keys_[i], maxima_[i], sums_[i]);
       if (E::kTwoPlanes && num_keys_[i] > 0) {
-        const WeightRule low = ReduceRow(args_, num_keys_[i], lower_bounds_[i], sums_[i]);
+        const WeightRule low = LowRule(args_, num_keys_[i],
+                                       ReduceRow(args_, num_keys_[i], lower_bounds_[i], sums_[i]));
         rules_[i] = RefinedRule(num_keys_[i], low, rules_[i]);
       }
       least_first_[i] = rules_[i].least;

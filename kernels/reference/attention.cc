@@ -114,8 +114,8 @@ FixedDots DotsOf(const KvHeadView& head, int num_keys, const float* q) {
 // The weights of a row over fx16 keys, of kind lssar:
 //   short rows (N <= kShortRowKeys)   from both planes, all of q
 //   S                 = sum of softplus of the high plane's scores
-//   x_low             = x of the largest lower bound of a score; below FlatPeak, the row is flat:
-//                       as a short row, its sum too
+//   x_low             = x of the largest lower bound of a score; below FlatFixedPeak, the row is
+//                       flat: as a short row, its sum too
 //   candidates        keys whose upper bound u = x / x_low has a u^p that is not negligible
 //   x_j               = max(0, N softplus(s_j) / S - 1), s_j from both planes, the low one times
 //                       q's high byte, of candidates; 0 for the other keys
@@ -138,7 +138,7 @@ AttentionRow FixedRow(const AttentionSpec& spec, const KvHeadView& head, int num
   for (size_t j = 1; j < dots.high.size(); ++j) {
     x_low = std::max(x_low, x_of(dots.high[j] - dots.bound[j]));
   }
-  if (!(x_low >= double{FlatPeak(p)})) return from_both();
+  if (!(x_low >= FlatFixedPeak(p, num_keys))) return from_both();
   const double least = x_low * std::pow(double{kNegligibleWeight}, 1 / p);
   Row a(dots.high.size());
   for (size_t j = 0; j < a.size(); ++j) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -393,7 +394,74 @@ TEST_P(AttentionTest, SmallPowersLeaveOutTheKeysBelowTheMean) {
     query[0] = 1;
     for (const double p : {1e-30, 0.01, 0.1, 0.2, 0.45}) {
       spec.p = p;
-      CheckLast(sequence, spec, 64, MostExact());
+      for (const DType dtype : {MostExact(), DType::kI8, DType::kFx16}) {
+        if (CheckKvType(spec, dtype).ok()) CheckLast(sequence, spec, 64, dtype);
+      }
+    }
+  }
+}
+
+// A sequence whose last row has one key of x = peak among keys that are one and the same, of x a
+// little below 0. The former has the value 1, the others -1.
+SequenceVectors OneAmongEqualKeys(int num_tokens, double peak, uint32_t seed) {
+  constexpr int kDim = 64;
+  SequenceVectors sequence(num_tokens, 1, kDim, seed, Content::kRandom);
+  const float* const q = &sequence.q[size_t(num_tokens - 1) * kDim];
+  // A unit vector whose product with q is `cosine`, from the random key `token`.
+  const auto vector = [&, random = sequence.k](int token, double cosine) {
+    const float* const from = &random[size_t(token) * kDim];
+    double dot = 0, norm = 0;
+    for (int dim = 0; dim < kDim; ++dim) dot += double{q[dim]} * double{from[dim]};
+    std::array<double, kDim> beside;  // orthogonal to q
+    for (int dim = 0; dim < kDim; ++dim) {
+      beside[size_t(dim)] = double{from[dim]} - dot * double{q[dim]};
+      norm += beside[size_t(dim)] * beside[size_t(dim)];
+    }
+    const double share = std::sqrt((1 - cosine * cosine) / norm);
+    std::array<float, kDim> unit;
+    for (int dim = 0; dim < kDim; ++dim) {
+      unit[size_t(dim)] = float(cosine * double{q[dim]} + share * beside[size_t(dim)]);
+    }
+    return unit;
+  };
+  const double scale = std::log(double{kDim}) * std::log(double(num_tokens));
+  // The others' phi is ln 2.
+  const double cosine = std::log(std::expm1(std::log(2.0) * (1 + peak))) / scale;
+  const std::array<float, kDim> others = vector(0, 0), largest = vector(1, cosine);
+  for (int token = 0; token < num_tokens; ++token) {
+    const bool is_largest = token == num_tokens / 3;
+    std::ranges::copy(is_largest ? largest : others, &sequence.k[size_t(token) * kDim]);
+    std::fill_n(&sequence.v[size_t(token) * kDim], kDim, is_largest ? 1.0f : -1.0f);
+  }
+  return sequence;
+}
+
+// An error that equal keys have in common would give each a weight. Against the function over exact
+// keys.
+TEST_P(AttentionTest, OneKeyAmongEqualOnes) {
+  constexpr double kFp16Tolerance = 5e-4;
+  struct Case {
+    int num_tokens, num_rows, num_seeds;  // rows: 1, as a decode step; else the last of a prompt
+  };
+  for (const auto& [num_tokens, num_rows, num_seeds] :
+       {Case{600, 1, 3}, Case{4096, 1, 2}, Case{600, 4, 2}}) {
+    for (const double peak : {0.5, 1.0, 5.0}) {
+      for (int seed = 1; seed <= num_seeds; ++seed) {
+        const SequenceVectors sequence = OneAmongEqualKeys(num_tokens, peak, uint32_t(seed));
+        const std::vector<RowRange> rows{{.first = num_tokens - num_rows, .count = num_rows}};
+        const PagedKv exact(*reference_, {&sequence}, 64, DType::kF32);
+        for (const double p : {0.4, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 15.0}) {
+          const AttentionSpec spec{.p = p};
+          const float expected = Attend(*reference_, spec, {&sequence}, exact, rows).back();
+          for (const DType dtype : {MostExact(), DType::kFx16}) {
+            const PagedKv kv(*backend_, {&sequence}, 64, dtype);
+            const float actual = Attend(*backend_, spec, {&sequence}, kv, rows).back();
+            EXPECT_NEAR(actual, expected, kFp16Tolerance)
+                << num_tokens << " keys, " << num_rows << " rows, x_m " << peak << ", p " << p
+                << ", " << NameOf(dtype) << ", seed " << seed;
+          }
+        }
+      }
     }
   }
 }

@@ -294,7 +294,7 @@ TEST(TwoPlanesCandidatesTest, NoneIsMissing) {
         }
         const double num_keys = row + 1;
         const double x_low = num_keys * low_peak / high_sum - 1;
-        const bool is_flat = x_low < double{FlatPeak(p)};
+        const bool is_flat = x_low < FlatFixedPeak(p, row + 1);
         const std::vector<double>& phi = is_flat ? exact : both;
         const double largest = *std::ranges::max_element(phi);
         const double gain = num_keys / (is_flat ? sum : high_sum);
