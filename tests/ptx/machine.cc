@@ -109,6 +109,16 @@ bool IsOrdered(const Access& before, const Warp& warp, int lane) {
   return before.thread / kLanes == uint32_t(warp.idx) && warp.epoch > before.warp_epoch;
 }
 
+// True if the cluster has passed no barrier since.
+bool IsBeforeClusterBarrier(const Access& before, const Block& block) {
+  return !before.IsNone() && block.cluster->phase <= before.cluster_epoch;
+}
+
+// Two accesses that are not ordered are enough: one that races with any has one of them beside it.
+void Remember(const Warp& warp, int lane, Access (&accesses)[2]) {
+  accesses[IsOrdered(accesses[0], warp, lane) ? 0 : 1] = Now(warp, lane);
+}
+
 void ReportRace(Warp& warp, int lane, const Instruction& in, const Access& before,
                 const char* kind) {
   ++warp.machine->num_races;
@@ -124,13 +134,19 @@ void NoteRead(Warp& warp, int lane, const Instruction& in, Block& block, uint32_
   for (uint32_t i = at / 4; i <= (at + uint32_t(num_bytes) - 1) / 4; ++i) {
     SharedWord& word = block.words[i];
     if (&block != warp.block) {  // of another block of the cluster
-      if (!word.written.IsNone() && block.cluster->phase <= word.written.cluster_epoch) {
-        ReportRace(warp, lane, in, word.written, "remote read after write");
+      for (const Access& write : {word.written, word.atomic[0], word.atomic[1]}) {
+        if (IsBeforeClusterBarrier(write, block)) {
+          ReportRace(warp, lane, in, write, "remote read after write");
+        }
       }
+      word.read_by_other_block = Now(warp, lane);
       continue;
     }
     if (!IsOrdered(word.written, warp, lane)) {
       ReportRace(warp, lane, in, word.written, "read after write");
+    }
+    for (const Access& atomic : word.atomic) {
+      if (!IsOrdered(atomic, warp, lane)) ReportRace(warp, lane, in, atomic, "read after atomic");
     }
     if (word.barrier != nullptr && block.epoch <= word.written.block_epoch) {
       const auto seen = warp.seen[lane].find(word.barrier);
@@ -138,14 +154,14 @@ void NoteRead(Warp& warp, int lane, const Instruction& in, Block& block, uint32_
         ReportRace(warp, lane, in, word.written, "read of a bulk copy before it was waited for");
       }
     }
-    // Two readers that are not ordered are enough: a write that races has one of them beside it.
-    (IsOrdered(word.read[0], warp, lane) ? word.read[0] : word.read[1]) = Now(warp, lane);
+    Remember(warp, lane, word.read);
   }
 }
 
 void NoteWrite(Warp& warp, int lane, const Instruction& in, Block& block, uint32_t at,
                int num_bytes, const ByteBarrier* barrier) {
-  if (!warp.machine->options.checks_races || &block != warp.block) return;
+  if (!warp.machine->options.checks_races) return;
+  if (&block != warp.block) Fail(in, "a write to another block's memory, which is not checked");
   for (uint32_t i = at / 4; i <= (at + uint32_t(num_bytes) - 1) / 4; ++i) {
     SharedWord& word = block.words[i];
     // Neighbours may write the halves of a word.
@@ -155,10 +171,37 @@ void NoteWrite(Warp& warp, int lane, const Instruction& in, Block& block, uint32
     for (const Access& read : word.read) {
       if (!IsOrdered(read, warp, lane)) ReportRace(warp, lane, in, read, "write after read");
     }
+    for (const Access& atomic : word.atomic) {
+      if (!IsOrdered(atomic, warp, lane)) ReportRace(warp, lane, in, atomic, "write after atomic");
+    }
+    if (IsBeforeClusterBarrier(word.read_by_other_block, block)) {
+      ReportRace(warp, lane, in, word.read_by_other_block, "write after remote read");
+    }
     word = {.written = Now(warp, lane),
             .read = {},
+            .atomic = {},
+            .read_by_other_block = {},
             .barrier = barrier,
             .barrier_phase = barrier == nullptr ? 0 : barrier->phase};
+  }
+}
+
+void NoteAtomic(Warp& warp, int lane, const Instruction& in, Block& block, uint32_t at,
+                int num_bytes) {
+  if (!warp.machine->options.checks_races) return;
+  if (&block != warp.block) Fail(in, "an atomic operation on another block's memory");
+  for (uint32_t i = at / 4; i <= (at + uint32_t(num_bytes) - 1) / 4; ++i) {
+    SharedWord& word = block.words[i];
+    if (!IsOrdered(word.written, warp, lane)) {
+      ReportRace(warp, lane, in, word.written, "atomic after write");
+    }
+    for (const Access& read : word.read) {
+      if (!IsOrdered(read, warp, lane)) ReportRace(warp, lane, in, read, "atomic after read");
+    }
+    if (IsBeforeClusterBarrier(word.read_by_other_block, block)) {
+      ReportRace(warp, lane, in, word.read_by_other_block, "atomic after remote read");
+    }
+    Remember(warp, lane, word.atomic);
   }
 }
 

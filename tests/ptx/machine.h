@@ -79,6 +79,8 @@ struct Access {
 struct SharedWord {
   Access written;
   Access read[2];
+  Access atomic[2];                      // since it was written
+  Access read_by_other_block;            // of the cluster; the last one
   const ByteBarrier* barrier = nullptr;  // of the bulk copy that wrote it
   uint32_t barrier_phase = 0;
 };
@@ -163,6 +165,9 @@ void NoteRead(Warp& warp, int lane, const Instruction& in, Block& block, uint32_
               int num_bytes);
 void NoteWrite(Warp& warp, int lane, const Instruction& in, Block& block, uint32_t at,
                int num_bytes, const ByteBarrier* barrier = nullptr);
+// Atomic operations are ordered among themselves alone.
+void NoteAtomic(Warp& warp, int lane, const Instruction& in, Block& block, uint32_t at,
+                int num_bytes);
 void CountMemory(Warp& warp, const Instruction& in, uint32_t lanes, const uint64_t* addresses,
                  int num_bytes, Space space);
 [[noreturn]] void Fail(const Instruction& in, const std::string& what);

@@ -722,6 +722,7 @@ void Atomic(Warp& w, const Instruction& in, uint32_t lanes) {
   const uint64_t *const addresses = w.Register(in.slots[1]), *const value = w.Register(in.slots[2]);
   ForLanes(lanes, [&](int l) {
     const Place place = Resolve(w, l, addresses[l] + uint64_t(in.offset), in.space, bytes, in);
+    if (place.block != nullptr) NoteAtomic(w, l, in, *place.block, place.at, bytes);
     const uint64_t before = BitsAt(place.bytes, bytes);
     SetBitsAt(place.bytes, in.mode == 0 ? before + value[l] : before | value[l], bytes);
     if (in.slots[0] >= 0) w.Register(in.slots[0])[l] = before;

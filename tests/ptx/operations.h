@@ -15,10 +15,12 @@ bool Has(const Opcode& opcode, const char* part);
 
 // Operations whose operands are one register to and 1 to 4 from. num_from: how many. null: not one
 // of them.
+// forms.cc. False: an operation, or a rounding, saturation or type of one, that is not computed.
+bool IsKnownForm(const Opcode& opcode);
 RunFn PlainOperation(const Opcode& opcode, Type type, int* num_from);
 
 // mode of cvt
-enum Rounding { kAsIs, kNearest, kTowardsZero, kToIntTowardsZero, kToIntNearest };
+enum Rounding { kAsIs, kNearest, kToIntTowardsZero, kToIntNearest };
 // mode of setp: a comparison, plus 16 * how it is combined with a predicate.
 enum Combination { kAlone, kAnd, kOr, kXor };
 int ParseComparison(const std::string& name);  // -1: none

@@ -351,6 +351,7 @@ class Assembler {
                 : Has(opcode_, "shared") ? Space::kShared
                 : Has(opcode_, "local")  ? Space::kLocal
                                          : Space::kGeneric;
+    if (!IsKnownForm(opcode_)) Unknown("an instruction that is not known");
     int num_from = 0;
     if (const RunFn run = PlainOperation(opcode_, in_.type, &num_from); run != nullptr) {
       AddPlain(run, num_from);
@@ -456,13 +457,9 @@ class Assembler {
   }
 
   void AddConvert() {
-    for (const char* rounding : {"rm", "rp", "rmi", "rpi"}) {
-      if (Has(opcode_, rounding)) return;  // not known
-    }
     in_.run = &Convert;
     in_.mode = Has(opcode_, "rzi")   ? kToIntTowardsZero
                : Has(opcode_, "rni") ? kToIntNearest
-               : Has(opcode_, "rz")  ? kTowardsZero
                : Has(opcode_, "rn")  ? kNearest
                                      : kAsIs;
     in_.saturates = Has(opcode_, "sat");
