@@ -19,6 +19,15 @@ TEST(Philox, KnownAnswers) {
             (PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+// A draw must not change between releases. Values of a second implementation of the generator.
+TEST(Philox, KnownDraws) {
+  constexpr uint64_t kSeed = (uint64_t{1} << 63) + 1, kPosition = (uint64_t{1} << 32) + 5;
+  EXPECT_EQ(DrawFor(kSeed, 3, kPosition), 0x07b4760f60ca5b78u);
+  EXPECT_EQ(DrawFor(1, 3, kPosition), 0x93f97f6c857f1b4bu);
+  EXPECT_EQ(DrawFor(kSeed, 0, kPosition), 0xcb70b19235d6e07bu);
+  EXPECT_EQ(DrawFor(kSeed, 3, 5), 0x214d9800ad9108f1u);
+}
+
 TEST(Philox, DrawsAreUniform) {
   double sum = 0;
   for (uint64_t position = 0; position < 100000; ++position) {
