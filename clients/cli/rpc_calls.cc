@@ -217,7 +217,8 @@ std::string FinishReasonName(v1::FinishReason reason) {
 
 absl::StatusOr<ScoredItems> RunScore(Service* stub, const v1::ScoreRequest& request,
                                      Interrupt* interrupt, const OnScore& on_score,
-                                     v1::ScoreFinished* finished) {
+                                     v1::ScoreFinished* finished,
+                                     std::map<int, absl::Status>* item_errors) {
   ScoredItems items;
   int num_missing = 0;
   for (const auto& item : request.items()) {
@@ -228,7 +229,7 @@ absl::StatusOr<ScoredItems> RunScore(Service* stub, const v1::ScoreRequest& requ
   const Interrupt::Watch watch(interrupt, &context);
   context.AddMetadata(kPrefixHeader, PrefixKey(request));
   const auto reader = (*stub)->Score(&context, request);
-  absl::Status item_error;  // the first one
+  std::map<int, absl::Status> errors;  // by item
   v1::ScoreReply reply;
   while (reader->Read(&reply)) {
     if (reply.has_tokens()) {
@@ -244,17 +245,24 @@ absl::StatusOr<ScoredItems> RunScore(Service* stub, const v1::ScoreRequest& requ
         on_score(score);
       }
     } else if (reply.has_error()) {
-      item_error.Update(absl::Status(static_cast<absl::StatusCode>(reply.error().code()),
-                                     reply.error().message()));
+      const int item = reply.error().item();
+      if (item < 0 || item >= request.items_size()) continue;
+      const bool is_new =
+          errors
+              .emplace(item, absl::Status(static_cast<absl::StatusCode>(reply.error().code()),
+                                          reply.error().message()))
+              .second;
+      if (is_new) num_missing -= request.items(item).continuations_size();
     } else if (reply.has_finished() && finished != nullptr) {
       *finished = reply.finished();
     }
   }
   RETURN_IF_ERROR(ToStatus(reader->Finish()));
-  RETURN_IF_ERROR(item_error);
+  if (item_errors == nullptr && !errors.empty()) return errors.begin()->second;
   if (num_missing != 0) {
     return absl::InternalError(StrCat("the server left out ", num_missing, " scores"));
   }
+  if (item_errors != nullptr) *item_errors = std::move(errors);
   return items;
 }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -88,11 +89,13 @@ using ScoredItems = std::vector<std::vector<ScoredContinuation>>;
 using OnScore = std::function<void(const v1::ContinuationScore&)>;
 
 // Calls `on_score` for each score as it arrives, on this thread. `finished`, which may be null: the
-// last message.
-// Errors  those of the call; INTERNAL: the server left a continuation out
+// last message. `item_errors`, which may be null: why an item, by its index, has no scores.
+// Errors  those of the call; that of an item without `item_errors`; INTERNAL: the server left a
+//         continuation out
 absl::StatusOr<ScoredItems> RunScore(Service* stub, const v1::ScoreRequest& request,
                                      Interrupt* interrupt, const OnScore& on_score,
-                                     v1::ScoreFinished* finished = nullptr);
+                                     v1::ScoreFinished* finished = nullptr,
+                                     std::map<int, absl::Status>* item_errors = nullptr);
 
 // The vectors of one input: of one token, or of each with POOLING_TOKEN.
 struct InputVectors {

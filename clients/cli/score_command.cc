@@ -14,14 +14,12 @@
 #include "clients/cli/connection.h"
 #include "clients/cli/evaluation.h"
 #include "clients/cli/figure.h"
-#include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/progress_bar.h"
 #include "clients/cli/request_flags.h"
 #include "clients/cli/resumable_output.h"
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/score_file.h"
-#include "clients/cli/score_rows.h"
 #include "clients/cli/score_stream.h"
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
@@ -88,7 +86,7 @@ Json ToJson(const std::vector<ScoredContinuation>& scored, bool has_tokens,
 }
 
 // A line of --output.
-Json RowToJson(int64_t line_number, const ScoredRow& row, bool has_tokens,
+Json RowToJson(int64_t line_number, const ItemScores& row, bool has_tokens,
                const std::string& kv_cache_dtype) {
   Json json = {{"line", line_number}};
   if (row.ok()) {
@@ -277,17 +275,19 @@ class ScoreCommand : public Command {
     Interrupt interrupt;
     ProgressBar progress("scoring", num_items.value_or(ProgressBar::kUnknownTotal));
     int64_t num_done = 0;
-    const auto on_scored = [&](const v1::ScoreItem& item,
-                               const std::vector<ScoredContinuation>& scored) {
+    const auto on_line = [&](int64_t /*line_number*/, const v1::ScoreItem& item,
+                             const ItemScores& scores) {
+      if (!scores.ok()) return scores.status();
       ++num_done;
       progress.Advance(1,
                        num_items ? StrCat(num_done, "/", *num_items) : StrCat(num_done, " items"));
       if (StdoutTerminal().is_tty) progress.Hide();
-      PrintItem(item, scored);
+      PrintItem(item, *scores);
+      return absl::OkStatus();
     };
     const ScoreStreamOptions options{
         .max_concurrency = max_concurrency_, .per_token = tokens_, .scheduling = scheduling_};
-    return RunScoreStream(connection->Stub(), options, &interrupt, next, on_scored);
+    return RunScoreStream(connection->Stub(), options, &interrupt, next, on_line);
   }
 
   absl::Status ScoreRows() {
@@ -311,7 +311,7 @@ class ScoreCommand : public Command {
     ProgressBar progress("scoring", num_rows.value_or(ProgressBar::kUnknownTotal));
     progress.Advance(first, "");
     int64_t num_done = 0;
-    const auto on_row = [&](int64_t line_number, const ScoredRow& row) {
+    const auto on_line = [&](int64_t line_number, const v1::ScoreItem&, const ItemScores& row) {
       ++num_done;
       num_invalid += row.ok() ? 0 : 1;
       progress.Advance(1, StrCat(num_done, " rows"));
@@ -319,7 +319,8 @@ class ScoreCommand : public Command {
     };
     const ScoreStreamOptions options{
         .max_concurrency = max_concurrency_, .per_token = tokens_, .scheduling = scheduling_};
-    RETURN_IF_ERROR(RunScoreRows(connection->Stub(), options, &interrupt, &reader, on_row));
+    RETURN_IF_ERROR(RunScoreStream(
+        connection->Stub(), options, &interrupt, [&reader] { return reader.NextRow(); }, on_line));
     progress.Hide();
     std::fprintf(stderr, "%s\n",
                  Dim(StderrTerminal(), StrCat(num_done, " rows scored into ", *output_)).c_str());

@@ -92,7 +92,7 @@ absl::StatusOr<std::optional<ScoreLine>> ScoreFileReader::Next() {
       return absl::InvalidArgumentError(StrCat("line ", line_number_, ": ", line.size(),
                                                " bytes; a line may have ", kMaxLineBytes));
     }
-    ScoreLine parsed{.item = {}, .line_number = line_number_};
+    ScoreLine parsed{.item = {}, .line_number = line_number_, .error = {}};
     ASSIGN_OR_RETURN(parsed.item, ParseLine(line, line_number_));
     return parsed;
   }
@@ -100,6 +100,13 @@ absl::StatusOr<std::optional<ScoreLine>> ScoreFileReader::Next() {
   if (lines_->bad()) return absl::InternalError("cannot read the items");
   if (num_items_ == 0) return absl::InvalidArgumentError("no item to score: the file is empty");
   return std::nullopt;
+}
+
+absl::StatusOr<std::optional<ScoreLine>> ScoreFileReader::NextRow() {
+  absl::StatusOr<std::optional<ScoreLine>> line = Next();
+  // Only a line's own error leaves the reader at a line that it has not returned before.
+  if (!absl::IsInvalidArgument(line.status()) || is_at_end_) return line;
+  return ScoreLine{.item = {}, .line_number = line_number_, .error = line.status()};
 }
 
 absl::Status ScoreFileReader::SkipTo(int64_t line_number) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "lssar/v1/inference.pb.h"
@@ -18,6 +19,7 @@ namespace lssar::cli {
 struct ScoreLine {
   v1::ScoreItem item;
   int64_t line_number = 0;  // from 1; 0: not from a file
+  absl::Status error;       // of NextRow: why the line is no item
 };
 
 // Reads one item at a time, so that a file may be larger than the memory. Each line is
@@ -36,15 +38,12 @@ class ScoreFileReader {
   // Errors  INVALID_ARGUMENT: names line and field, or the input has no item; INTERNAL: reading
   //         failed
   absl::StatusOr<std::optional<ScoreLine>> Next();
+  // The same, but a line that is no item has its error in its place.
+  absl::StatusOr<std::optional<ScoreLine>> NextRow();
 
   // Leaves out the lines up to `line_number`, which are not parsed. They count as items.
   // Errors  OUT_OF_RANGE: the input has fewer lines
   absl::Status SkipTo(int64_t line_number);
-
-  // The line that Next has read, or failed on.
-  int64_t LineNumber() const { return line_number_; }
-  // True once Next has found no further line.
-  bool IsAtEnd() const { return is_at_end_; }
 
  private:
   std::unique_ptr<std::ifstream> file_;

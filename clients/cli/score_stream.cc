@@ -1,6 +1,7 @@
 #include "clients/cli/score_stream.h"
 
 #include <cstddef>
+#include <map>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -10,40 +11,92 @@ namespace lssar::cli {
 namespace {
 
 // A request ends at the first of these.
-constexpr int kItemsPerRequest = 64;
+constexpr size_t kLinesPerRequest = 64;
 constexpr size_t kBytesPerRequest = 256 << 10;
 
+struct Batch {
+  struct Line {
+    int64_t number = 0;
+    absl::Status error;  // OK: its item is the next one of the request
+  };
+  v1::ScoreRequest request;
+  std::vector<Line> lines;
+  std::vector<int64_t> item_lines;  // of the request's items
+};
+
+using Scores = std::vector<ItemScores>;  // of the request's items
+
 // Returns false at the end of the items.
-absl::StatusOr<bool> FillRequest(const ScoreStreamOptions& options, const NextScoreLine& next,
-                                 v1::ScoreRequest* request, std::vector<int64_t>* line_numbers) {
-  FillScheduling(options.scheduling, request);
-  request->set_per_token(options.per_token);
-  if (options.per_token) request->set_top_logprobs(1);
+absl::StatusOr<bool> FillBatch(const ScoreStreamOptions& options, const NextScoreLine& next,
+                               Batch* batch, std::vector<int64_t>* line_numbers) {
+  FillScheduling(options.scheduling, &batch->request);
+  batch->request.set_per_token(options.per_token);
+  if (options.per_token) batch->request.set_top_logprobs(1);
   size_t num_bytes = 0;
-  while (request->items_size() < kItemsPerRequest && num_bytes < kBytesPerRequest) {
+  while (batch->lines.size() < kLinesPerRequest && num_bytes < kBytesPerRequest) {
     ASSIGN_OR_RETURN(std::optional<ScoreLine> line, next());
     if (!line.has_value()) return false;
-    num_bytes += line->item.ByteSizeLong();
+    batch->lines.push_back({.number = line->line_number, .error = line->error});
     line_numbers->push_back(line->line_number);
-    *request->add_items() = std::move(line->item);
+    if (!line->error.ok()) continue;
+    num_bytes += line->item.ByteSizeLong();
+    batch->item_lines.push_back(line->line_number);
+    *batch->request.add_items() = std::move(line->item);
   }
   return true;
+}
+
+absl::StatusOr<Scores> ScoreBatch(Service* stub, const Batch& batch, Interrupt* interrupt) {
+  Scores results;
+  if (batch.request.items().empty()) return results;
+  std::map<int, absl::Status> errors;  // by item
+  const auto score = [&](const v1::ScoreRequest& request) {
+    return RunScore(
+        stub, request, interrupt, [](const v1::ContinuationScore&) {}, nullptr, &errors);
+  };
+  auto all = score(batch.request);
+  if (all.ok()) {
+    for (auto& scored : *all) results.emplace_back(std::move(scored));
+    for (const auto& [item, error] : errors) {
+      results[size_t(item)] = NameLine(error, "items", batch.item_lines);
+    }
+    return results;
+  }
+  if (!absl::IsInvalidArgument(all.status())) return all.status();
+  // Either each item is invalid, and the call has only the error of the first, or the call itself
+  // is: ask for each alone.
+  v1::ScoreRequest request = batch.request;
+  for (int i = 0; i < batch.request.items_size(); ++i) {
+    request.clear_items();
+    *request.add_items() = batch.request.items(i);
+    auto one = score(request);
+    if (!one.ok() && !absl::IsInvalidArgument(one.status())) return one.status();
+    results.push_back(one.ok() ? ItemScores(std::move(one->front()))
+                               : NameLine(one.status(), "items", {batch.item_lines[size_t(i)]}));
+  }
+  return results;
 }
 
 }  // namespace
 
 absl::Status RunScoreStream(Service* stub, const ScoreStreamOptions& options, Interrupt* interrupt,
-                            const NextScoreLine& next, const OnScoredItem& on_scored) {
-  using Pipeline = CallPipeline<v1::ScoreRequest, ScoredItems>;
+                            const NextScoreLine& next, const OnScoredLine& on_line) {
+  using Pipeline = CallPipeline<Batch, Scores>;
   Pipeline::Functions functions;
-  functions.fill = [&](v1::ScoreRequest* request, std::vector<int64_t>* line_numbers) {
-    return FillRequest(options, next, request, line_numbers);
+  functions.fill = [&](Batch* batch, std::vector<int64_t>* line_numbers) {
+    return FillBatch(options, next, batch, line_numbers);
   };
-  functions.call = [&](const v1::ScoreRequest& request) {
-    return RunScore(stub, request, interrupt, [](const v1::ContinuationScore&) {});
-  };
-  functions.on_result = [&](const v1::ScoreRequest& request, const ScoredItems& scored) {
-    for (int i = 0; i < request.items_size(); ++i) on_scored(request.items(i), scored[size_t(i)]);
+  functions.call = [&](const Batch& batch) { return ScoreBatch(stub, batch, interrupt); };
+  functions.on_result = [&](const Batch& batch, const Scores& results) {
+    int item = 0;
+    for (const Batch::Line& line : batch.lines) {
+      if (line.error.ok()) {
+        RETURN_IF_ERROR(on_line(line.number, batch.request.items(item), results[size_t(item)]));
+        ++item;
+      } else {
+        RETURN_IF_ERROR(on_line(line.number, v1::ScoreItem(), line.error));
+      }
+    }
     return absl::OkStatus();
   };
   return Pipeline(options.max_concurrency, "items", std::move(functions), interrupt).Run();

@@ -1,7 +1,9 @@
-// Scores any number of items in bounded memory, as fast as the server computes them.
+// Scores any number of items in bounded memory, as fast as the server computes them. An item that
+// cannot be scored has its error in its place.
 #ifndef LSSAR_CLIENTS_CLI_SCORE_STREAM_H_
 #define LSSAR_CLIENTS_CLI_SCORE_STREAM_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -20,19 +22,23 @@ struct ScoreStreamOptions {
   SchedulingFlags scheduling;
 };
 
-// The next item; nullopt: the end. As ScoreFileReader::Next.
+// The next item; nullopt: the end. As ScoreFileReader::Next or NextRow.
 using NextScoreLine = std::function<absl::StatusOr<std::optional<ScoreLine>>()>;
-using OnScoredItem =
-    std::function<void(const v1::ScoreItem&, const std::vector<ScoredContinuation>&)>;
+// What became of a line. Its own error, or that with which the server has refused the item (too
+// long, an id out of range): a field is named by the line.
+using ItemScores = absl::StatusOr<std::vector<ScoredContinuation>>;
+// `item` is empty where the line is none. An error ends the job.
+using OnScoredLine = std::function<absl::Status(int64_t line_number, const v1::ScoreItem& item,
+                                                const ItemScores& scores)>;
 
-// Groups items into batches of 64 and keeps several Score calls in flight, because a call leaves
-// the engine with few items at its end. Calls `next` and `on_scored` on this thread; `on_scored`
-// gets the items in their order. At most 2 * max_concurrency batches are in memory. Repeats a call
-// while the server's queue is full.
-// Errors  the first in the order of the items, of `next` or of Score, after the items before it are
-//         handed over; a field of an item is named by its line. CANCELLED: interrupted
+// Groups lines into batches of 64 and keeps several Score calls in flight, because a call leaves
+// the engine with few items at its end. Calls `next` and `on_line` on this thread; `on_line` gets
+// the lines in their order. At most 2 * max_concurrency batches are in memory. Repeats a call while
+// the server's queue is full.
+// Errors  the first in the order of the lines, of `next`, of `on_line` or of Score other than
+//         INVALID_ARGUMENT, after the lines before it are handed over. CANCELLED: interrupted
 absl::Status RunScoreStream(Service* stub, const ScoreStreamOptions& options, Interrupt* interrupt,
-                            const NextScoreLine& next, const OnScoredItem& on_scored);
+                            const NextScoreLine& next, const OnScoredLine& on_line);
 
 }  // namespace lssar::cli
 

@@ -137,6 +137,7 @@ class ScoreFileTest(unittest.TestCase):
         done = self.score(FakeService(), lines, '--json')
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn('line 72: context is bad', done.stderr)
+        self.assertEqual(len(done.stdout.splitlines()), 70)
 
 
 class ScoreRowsTest(unittest.TestCase):
@@ -178,6 +179,26 @@ class ScoreRowsTest(unittest.TestCase):
                                                     *[-i for i in range(70)]])
         self.assertEqual({line['checkpoint_hash'] for line in lines}, {'a'})
         self.assertIn('2 of 172 rows are invalid', self.score('--resume', code=1).stderr)
+
+    def test_the_error_of_one_item_takes_no_further_call(self):
+        bad = json.dumps({'context': 'bad', 'continuations': ['x']}) + '\n'
+        self.input.write_text('{oops\n' + item_lines(40) + bad + item_lines(22))
+        service = FakeService(checkpoint_hash='a')
+        self.score(service=service, code=1)
+        self.assertEqual(len(service.metadata), 1)
+        errors = {line['line']: line['error']['message'] for line in self.lines()
+                  if 'error' in line}
+        self.assertEqual(list(errors), [1, 42])
+        self.assertEqual(errors[42], 'line 42: context is bad')
+
+    def test_items_of_which_all_are_invalid_have_each_its_error(self):
+        bad = json.dumps({'context': 'bad', 'continuations': ['x']}) + '\n'
+        self.input.write_text(bad * 3)
+        service = FakeService(checkpoint_hash='a')
+        self.score(service=service, code=1)
+        self.assertEqual([line['error']['message'] for line in self.lines()],
+                         [f'line {number}: context is bad' for number in (1, 2, 3)])
+        self.assertEqual(len(service.metadata), 4)
 
     def test_a_killed_run_goes_on(self):
         self.input.write_text(item_lines(1000))

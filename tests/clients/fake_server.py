@@ -128,14 +128,16 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
         yield pb.GenerateReply(finished=pb.Finished())
 
     def _score(self, request, context):
-        for index, item in enumerate(request.items):
-            if item.context.text == 'bad':
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f'items[{index}].context is bad')
-        first = int(request.items[0].context.text.split()[1])
+        bad = [i for i, item in enumerate(request.items) if item.context.text == 'bad']
+        good = [i for i in range(len(request.items)) if i not in bad]
+        if not good:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, 'items[0].context is bad')
+        first = int(request.items[good[0]].context.text.split()[1])
         if (self.blocks_first_item and first == 0
                 or self.blocks_from is not None and first >= self.blocks_from):
             self._unblocked.wait()
-        for index, item in enumerate(request.items):
+        for index in good:
+            item = request.items[index]
             number = int(item.context.text.split()[1])
             for i, continuation in enumerate(item.continuations):
                 yield pb.ScoreReply(score=pb.ContinuationScore(
@@ -149,6 +151,10 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
         with self._scored:
             self.num_scored += len(request.items)
             self._scored.notify_all()
+        for index in bad:
+            yield pb.ScoreReply(error=pb.ScoreError(
+                item=index, code=grpc.StatusCode.INVALID_ARGUMENT.value[0],
+                message=f'items[{index}].context is bad'))
         yield pb.ScoreReply(finished=pb.ScoreFinished())
 
 
