@@ -34,7 +34,6 @@
 #include "server/net/grpc_connections.h"
 #include "server/net/open_files.h"
 #include "server/net/unix_socket.h"
-#include "server/ops/attention_metrics.h"
 #include "server/ops/health_probe.h"
 #include "server/ops/log.h"
 #include "server/ops/metrics.h"

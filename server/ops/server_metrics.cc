@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/str_cat.h"
 #include "server/ops/log.h"
 
 namespace lssar {
@@ -119,6 +120,32 @@ double ReadBootTime() {
   return 0;
 }
 
+struct SampleMetric {
+  const char* name;
+  const char* help;
+  double (*value)(const HeadStatistics&);
+};
+
+constexpr SampleMetric kSampleMetrics[] = {
+    {"lssar_attention_sample_rows_total", "Sampled rows of attention.",
+     [](const HeadStatistics& head) { return double(head.num_rows); }},
+    {"lssar_attention_sample_keys_total", "Keys of the sampled rows.",
+     [](const HeadStatistics& head) { return double(head.num_keys); }},
+    {"lssar_attention_sample_nonzero_keys_total",
+     "Keys whose weight is used: at least 2^-32 of the row's largest.",
+     [](const HeadStatistics& head) { return double(head.num_nonzero); }},
+    {"lssar_attention_sample_zero_keys_total",
+     "Keys whose weight is exactly zero by the formula; the others without a used weight are "
+     "negligible.",
+     [](const HeadStatistics& head) { return double(head.num_zero); }},
+    {"lssar_attention_sample_effective_keys_total",
+     "Sum over the sampled rows of their effective number of keys, e^entropy.",
+     [](const HeadStatistics& head) { return head.effective_keys; }},
+    {"lssar_attention_sample_first_token_mass_total",
+     "Sum over the sampled rows of the weight of the first token.",
+     [](const HeadStatistics& head) { return head.first_token_mass; }},
+};
+
 }  // namespace
 
 std::string ServerMetricsText(const ServerStatus& status) {
@@ -153,6 +180,19 @@ std::string ServerMetricsText(const ServerStatus& status) {
   if (status.model) AddModel(*status.model, &families);
   if (!status.keys.empty()) AddKeys(status.keys, &families);
   if (status.batches) AddBatches(*status.batches, &families);
+  return families.Text();
+}
+
+std::string AttentionMetricsText(std::span<const HeadStatistics> sampled) {
+  if (sampled.empty()) return "";
+  Families families;
+  for (const SampleMetric& metric : kSampleMetrics) {
+    families.Begin(metric.name, metric.help, MetricType::Counter);
+    for (const HeadStatistics& head : sampled) {
+      families.Add(metric.value(head),
+                   {{"layer", StrCat(head.layer)}, {"head", StrCat(head.head)}});
+    }
+  }
   return families.Text();
 }
 

@@ -1,4 +1,5 @@
-// Metrics that describe the server and its process, beside those of its calls (metrics.h).
+// Metrics that describe the server, its process and its sampled attention, beside those of its
+// calls (metrics.h).
 #ifndef LSSAR_SERVER_OPS_SERVER_METRICS_H_
 #define LSSAR_SERVER_OPS_SERVER_METRICS_H_
 
@@ -6,10 +7,12 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "absl/time/time.h"
+#include "runtime/attention_statistics.h"
 #include "server/auth/access_control.h"
 #include "server/batch/batch_store.h"
 #include "server/ops/otlp_exporter.h"
@@ -42,6 +45,11 @@ struct ServerStatus {
 // Prometheus' text format 0.0.4. The names with process_ are those of Prometheus' client libraries.
 std::string ServerMetricsText(const ServerStatus& status);
 std::string ProcessMetricsText();
+
+// The sampled statistics (--attention-sample-interval) as counters
+// lssar_attention_sample_*_total{layer,head}, whose ratios are means. Empty without samples: a
+// server that does not sample has no such series.
+std::string AttentionMetricsText(std::span<const HeadStatistics> sampled);
 
 }  // namespace lssar
 
