@@ -1,12 +1,12 @@
 #include "server/ops/health_probe.h"
 
 #include <grpcpp/create_channel.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
+#include <boost/asio/ip/tcp.hpp>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -17,7 +17,6 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "server/http/blocking_client.h"
-#include "server/net/connect.h"
 #include "server/net/host_port.h"
 #include "server/net/unix_socket.h"
 
@@ -31,6 +30,16 @@ using Address = HostPort;
 
 std::string TextOf(const Address& address) {
   return IsUnixSocket(address.host) ? address.host : address.Text();
+}
+
+// A bare TCP connection, which is closed at once.
+// Errors  UNAVAILABLE: with the system's reason
+absl::Status TryConnect(const Address& address) {
+  boost::asio::ip::tcp::iostream stream;
+  stream.expires_after(kTimeout);
+  stream.connect(address.host, std::to_string(address.port));
+  if (stream) return absl::OkStatus();
+  return absl::UnavailableError(stream.error().message());
 }
 
 // The address at which this machine reaches a server that listens on `listen`.
@@ -143,7 +152,7 @@ absl::Status ProbeGrpcPort(const std::string& listen, const TlsFiles& tls) {
   ASSIGN_OR_RETURN(const Address address, LocalAddress("--listen", listen));
   if (IsUnixSocket(listen)) return IsServing(address, {}).status();
   if (tls.client_ca.empty()) return IsServing(address, tls).status();
-  const absl::Status status = TryConnect(address.host, address.port, kTimeout);
+  const absl::Status status = TryConnect(address);
   return status.ok() ? status : NoAnswer(address, std::string(status.message()));
 }
 
