@@ -16,6 +16,7 @@
 #include "absl/strings/ascii.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "server/http/blocking_client.h"
 #include "server/net/host_port.h"
 #include "server/net/unix_socket.h"
@@ -111,32 +112,16 @@ absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
 
 }  // namespace
 
-// Encodes the messages by hand instead of generating code for them: an empty request means the
-// whole server, and a reply with field 1 = 1 means SERVING.
 absl::StatusOr<bool> IsServing(const std::shared_ptr<grpc::Channel>& channel) {
-  grpc::GenericStub stub(channel);
+  using grpc::health::v1::HealthCheckResponse;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kTimeout);
   context.set_wait_for_ready(false);
-  grpc::CompletionQueue queue;
-  const grpc::Slice no_bytes;
-  const grpc::ByteBuffer request(&no_bytes, 1);
-  const auto call =
-      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
-  call->StartCall();
-  grpc::ByteBuffer reply;
-  grpc::Status status;
-  call->Finish(&reply, &status, nullptr);
-  void* tag = nullptr;
-  bool is_ok = false;
-  queue.Next(&tag, &is_ok);
+  HealthCheckResponse reply;
+  const grpc::Status status = grpc::health::v1::Health::NewStub(channel)->Check(
+      &context, grpc::health::v1::HealthCheckRequest(), &reply);
   if (!status.ok()) return absl::UnavailableError(status.error_message());
-  std::string bytes;
-  std::vector<grpc::Slice> slices;
-  if (reply.Dump(&slices).ok()) {
-    for (const grpc::Slice& slice : slices) bytes.append(slice.begin(), slice.end());
-  }
-  return bytes == "\x08\x01";
+  return reply.status() == HealthCheckResponse::SERVING;
 }
 
 absl::Status ProbeHealth(const ServerOptions& options) {
