@@ -28,6 +28,16 @@
 #include "server/batch/batch_row.h"
 
 namespace lssar {
+
+// Descriptions. Reading throws Json::exception where a field is missing.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StoredFile, id, owner, filename, purpose, num_rows, created_at,
+                                   order)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Batch, id, owner, client, endpoint, completion_window,
+                                   input_file_id, metadata, output_file_id, error_file_id,
+                                   created_at, expires_at, cancelling_at, ended_at, state, num_rows,
+                                   num_completed, num_failed, error_code, error, num_idle_starts,
+                                   order)
+
 namespace {
 
 using Json = nlohmann::json;
@@ -60,72 +70,6 @@ int CountRows(std::string_view content) {
     begin = end + 1;
   }
   return num_rows;
-}
-
-Json ToJson(const StoredFile& file) {
-  return {{"id", file.id},           {"owner", file.owner},       {"filename", file.filename},
-          {"purpose", file.purpose}, {"num_rows", file.num_rows}, {"created_at", file.created_at},
-          {"order", file.order}};
-}
-
-Json ToJson(const Batch& batch) {
-  return {{"id", batch.id},
-          {"owner", batch.owner},
-          {"client", batch.client},
-          {"endpoint", batch.endpoint},
-          {"completion_window", batch.completion_window},
-          {"input_file_id", batch.input_file_id},
-          {"metadata", batch.metadata},
-          {"output_file_id", batch.output_file_id},
-          {"error_file_id", batch.error_file_id},
-          {"created_at", batch.created_at},
-          {"expires_at", batch.expires_at},
-          {"cancelling_at", batch.cancelling_at},
-          {"ended_at", batch.ended_at},
-          {"state", int(batch.state)},
-          {"num_rows", batch.num_rows},
-          {"num_completed", batch.num_completed},
-          {"num_failed", batch.num_failed},
-          {"error_code", batch.error_code},
-          {"error", batch.error},
-          {"num_idle_starts", batch.num_idle_starts},
-          {"order", batch.order}};
-}
-
-// Throws Json::exception.
-StoredFile FileOf(const Json& json) {
-  return {.id = json.at("id"),
-          .owner = json.at("owner"),
-          .filename = json.at("filename"),
-          .purpose = json.at("purpose"),
-          .num_rows = json.at("num_rows"),
-          .created_at = json.at("created_at"),
-          .order = json.at("order")};
-}
-
-Batch BatchOf(const Json& json) {
-  const int state = json.at("state");
-  return {.id = json.at("id"),
-          .owner = json.at("owner"),
-          .client = json.at("client"),
-          .endpoint = json.at("endpoint"),
-          .completion_window = json.at("completion_window"),
-          .input_file_id = json.at("input_file_id"),
-          .metadata = json.at("metadata"),
-          .output_file_id = json.at("output_file_id"),
-          .error_file_id = json.at("error_file_id"),
-          .created_at = json.at("created_at"),
-          .expires_at = json.at("expires_at"),
-          .cancelling_at = json.at("cancelling_at"),
-          .ended_at = json.at("ended_at"),
-          .state = BatchState(std::clamp(state, 0, int(BatchState::kFailed))),
-          .num_rows = json.at("num_rows"),
-          .num_completed = json.at("num_completed"),
-          .num_failed = json.at("num_failed"),
-          .error_code = json.at("error_code"),
-          .error = json.at("error"),
-          .num_idle_starts = json.at("num_idle_starts"),
-          .order = json.at("order")};
 }
 
 template <typename Items>
@@ -246,12 +190,13 @@ absl::Status BatchStore::LoadEntry(const std::string& name) {
   try {
     const Json json = Json::parse(*text);
     if (!is_file) {
-      Batch batch = BatchOf(json);
+      auto batch = json.get<Batch>();
+      batch.state = std::min(batch.state, BatchState::kFailed);
       next_order_ = std::max(next_order_, batch.order + 1);
       if (batch.id == id) batches_[id] = std::move(batch);
       return absl::OkStatus();
     }
-    StoredFile file = FileOf(json);
+    auto file = json.get<StoredFile>();
     next_order_ = std::max(next_order_, file.order + 1);
     struct stat info = {};
     if (file.id != id || stat(ContentPath(id).c_str(), &info) != 0) {
@@ -294,11 +239,11 @@ absl::Status BatchStore::Replace(const std::string& name, std::string_view conte
 }
 
 absl::Status BatchStore::WriteFile(const StoredFile& file) const {
-  return Replace(StrCat(file.id, kDescriptionSuffix), ToJson(file).dump());
+  return Replace(StrCat(file.id, kDescriptionSuffix), Json(file).dump());
 }
 
 absl::Status BatchStore::WriteBatch(const Batch& batch) const {
-  return Replace(StrCat(batch.id, kDescriptionSuffix), ToJson(batch).dump());
+  return Replace(StrCat(batch.id, kDescriptionSuffix), Json(batch).dump());
 }
 
 absl::Status BatchStore::CheckBytes(const std::string& owner, int64_t num_bytes) const {

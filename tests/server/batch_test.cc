@@ -218,6 +218,45 @@ TEST_F(BatchStoreTest, FilesAndBatchesStayOverARestart) {
   EXPECT_EQ(NumFiles(), 2);
 }
 
+TEST_F(BatchStoreTest, DescriptionsKeepTheirForm) {
+  const std::string id = StrCat("batch_", std::string(24, 'b'));
+  const auto text_of = [](int num_idle_starts, int state) {
+    return StrCat(
+        R"({"cancelling_at":6,"client":"10.0.0.1","completion_window":"24h","created_at":5,)"
+        R"("ended_at":8,"endpoint":"/v1/completions","error":"why","error_code":"code",)"
+        R"("error_file_id":"","expires_at":9,"id":"batch_bbbbbbbbbbbbbbbbbbbbbbbb",)"
+        R"("input_file_id":"file-in","metadata":"{\"k\":1}","num_completed":1,"num_failed":2,)"
+        R"("num_idle_starts":)",
+        num_idle_starts,
+        R"(,"num_rows":3,"order":7,"output_file_id":"file-out","owner":"alice","state":)", state,
+        "}");
+  };
+  const std::string path = StrCat(directory_.Path(), "/", id, ".json");
+  const auto read = [](const std::string& file) {
+    std::ifstream stream(file);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+  Write(path, text_of(0, 4));
+  {
+    const auto store = Open();
+    const auto batch = store->FindBatch("alice", id);
+    ASSERT_TRUE(batch.ok()) << batch.status();
+    EXPECT_EQ(batch->metadata, R"({"k":1})");
+    EXPECT_EQ(batch->state, BatchState::kCancelled);
+    EXPECT_EQ(batch->order, 7);
+    EXPECT_TRUE(store->SetIdleStarts(id, 2).ok());
+    EXPECT_EQ(read(path), text_of(2, 4));
+    const StoredFile file = *store->AddFile("alice", "in.jsonl", "a\n");
+    EXPECT_EQ(read(StrCat(directory_.Path(), "/", file.id, ".json")),
+              StrCat(R"({"created_at":)", file.created_at, R"(,"filename":"in.jsonl","id":")",
+                     file.id, R"(","num_rows":1,"order":8,"owner":"alice","purpose":"batch"})"));
+  }
+  // A state of a later version.
+  std::filesystem::remove(path);
+  Write(path, text_of(0, 9));
+  EXPECT_EQ(Open()->FindBatch("alice", id)->state, BatchState::kFailed);
+}
+
 TEST_F(BatchStoreTest, AnOwnerSeesItsOwn) {
   const auto store = Open();
   const std::string file = store->AddFile("alice", "a", "x\n")->id;
