@@ -171,6 +171,13 @@ struct AttentionStats {
   int64_t num_value_rows_read = 0;  // those with a non-zero weight
   // cuda: (row, head) that its slow path in double computed (AttendFlat). Others leave it.
   int64_t num_flat_rows = 0;
+
+  AttentionStats& operator+=(const AttentionStats& more) {
+    num_value_rows += more.num_value_rows;
+    num_value_rows_read += more.num_value_rows_read;
+    num_flat_rows += more.num_flat_rows;
+    return *this;
+  }
 };
 
 // Causal attention of every query row over its own sequence's paged K/V, in three stages:

@@ -489,6 +489,13 @@ bool ModelConfig::IsEos(int32_t id) const {
   return eos_id == id || std::ranges::find(other_eos_ids, id) != other_eos_ids.end();
 }
 
+std::vector<int32_t> ModelConfig::EosIds() const {
+  std::vector<int32_t> ids;
+  if (eos_id) ids.push_back(*eos_id);
+  ids.insert(ids.end(), other_eos_ids.begin(), other_eos_ids.end());
+  return ids;
+}
+
 std::string ModelConfig::AttentionNames() const {
   std::vector<std::string_view> names;
   for (const AttentionSpec& spec : attention) {

@@ -112,6 +112,8 @@ struct ModelConfig {
   // Errors  INVALID_ARGUMENT, starting with `source`: an id out of [0, NumTokenIds())
   absl::Status AddEosIds(std::string_view text, std::string_view source);
   bool IsEos(int32_t id) const;
+  // eos_id and the others.
+  std::vector<int32_t> EosIds() const;
 
   int HeadDim() const { return head_dim > 0 ? head_dim : hidden_size / num_attention_heads; }
   int RotaryDims() const { return rotary_dims > 0 ? rotary_dims : HeadDim(); }

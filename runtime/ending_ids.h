@@ -14,8 +14,8 @@ namespace lssar {
 inline std::vector<int32_t> EndingIds(const GenerateParams& params, const ModelConfig& config) {
   std::vector<int32_t> ids = params.stop_ids;
   if (params.ignore_eos) return ids;
-  if (config.eos_id) ids.push_back(*config.eos_id);
-  ids.insert(ids.end(), config.other_eos_ids.begin(), config.other_eos_ids.end());
+  const std::vector<int32_t> eos_ids = config.EosIds();
+  ids.insert(ids.end(), eos_ids.begin(), eos_ids.end());
   return ids;
 }
 

@@ -148,8 +148,8 @@ void ModelRunner::CountTokens(std::span<const ScheduledSequence> scheduled) {
     Sequence& sequence = *scheduled[i].sequence;
     totals_.num_prompt_tokens += std::clamp(
         sequence.num_prompt_tokens - sequence.num_computed_tokens, 0, scheduled[i].num_tokens);
-    Add(attention_[i], &sequence.attention);
-    Add(attention_[i], &totals_.attention);
+    sequence.attention += attention_[i];
+    totals_.attention += attention_[i];
   }
 }
 

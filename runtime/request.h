@@ -2,6 +2,8 @@
 #ifndef LSSAR_RUNTIME_REQUEST_H_
 #define LSSAR_RUNTIME_REQUEST_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -135,6 +137,15 @@ inline int64_t NumPromptTokens(const Request& request) {
     num_tokens += int64_t(continuation.size());
   }
   return num_tokens;
+}
+
+// Tokens of the longest continuation; 0: the request scores none.
+inline int64_t LongestContinuation(const Request& request) {
+  size_t longest = 0;
+  if (const ScoreParams* const score = request.Score()) {
+    for (const auto& ids : score->continuations) longest = std::max(longest, ids.size());
+  }
+  return int64_t(longest);
 }
 
 enum class FinishReason : uint8_t {

@@ -142,8 +142,8 @@ bool Scheduler::IsWithinShare(int num_sequences, int64_t num_pages) const {
 }
 
 bool Scheduler::MayLose(const Tenant& owner, const Tenant& to, const Sequence& sequence) const {
-  return &owner != &to && owner.num_running_sequences > 1 && !sequence.IsDone() &&
-         sequence.state != SequenceState::kPreempted && &sequence != FirstSequence();
+  return &owner != &to && owner.num_running_sequences > 1 && HasPlace(sequence) &&
+         &sequence != FirstSequence();
 }
 
 bool Scheduler::PreemptOthers(const Tenant& tenant, int num_sequences, int64_t num_pages) {
@@ -213,7 +213,7 @@ int64_t Scheduler::NumSparePages() const {
   int64_t num_spare = blocks_->NumAvailable();
   for (const auto& group : running_) {
     for (const Sequence& sequence : group->sequences) {
-      if (sequence.IsDone() || sequence.state == SequenceState::kPreempted) continue;
+      if (!HasPlace(sequence)) continue;
       const auto num_allocated = int64_t(sequence.pages.size());
       if (group->is_paused) {
         num_spare += num_allocated;
@@ -240,10 +240,8 @@ int64_t Scheduler::NumAdmissionPages(const SequenceGroup& group) const {
                           int64_t{required.num_initial_pages - required.num_shared_pages};
   if (UsesPrefixCache(group.request)) {
     const double rope_base = RopeBase(checkpoint_->config, required.num_read_tokens);
-    num_pages -= blocks_->NumSharedPrefixPages({.rope_base = rope_base,
-                                                .salt = group.request.cache_salt,
-                                                .attention = FunctionName(group.request)},
-                                               group.request.prompt);
+    num_pages -=
+        blocks_->NumSharedPrefixPages(PrefixRootOf(group.request, rope_base), group.request.prompt);
   }
   return num_pages;
 }
@@ -341,22 +339,24 @@ void Scheduler::Start(std::unique_ptr<SequenceGroup> started, int num_sequences)
   admitted_.push_back(group);
 }
 
-// Cached tokens that a preempted sequence finds again do not count as saved.
 void Scheduler::MatchPrefix(SequenceGroup* group, Sequence* sequence) {
   const int num_computed = sequence->num_computed_tokens;
-  if (!blocks_->MatchPrefix(sequence) || group->num_preemptions > 0) return;
-  const int num_hits = std::max(0, sequence->num_computed_tokens - num_computed);
-  group->num_cached_tokens += num_hits;
-  totals_.num_prefix_cache_hits += num_hits;
+  if (blocks_->MatchPrefix(sequence)) CountHits(group, *sequence, num_computed);
 }
 
 void Scheduler::Truncate(SequenceGroup* group, Sequence* sequence) {
   const int num_computed = sequence->num_computed_tokens;
   blocks_->Truncate(sequence);
   if (!sequence->prefix_root || group->num_preemptions > 0) return;
-  const int num_hits = std::max(0, sequence->num_computed_tokens - num_computed);
-  group->num_cached_tokens += num_hits;
   totals_.num_prefix_cache_queries += std::ssize(sequence->tokens) - num_computed;
+  CountHits(group, *sequence, num_computed);
+}
+
+// Cached tokens that a preempted sequence finds again do not count as saved.
+void Scheduler::CountHits(SequenceGroup* group, const Sequence& sequence, int num_computed) {
+  if (group->num_preemptions > 0) return;
+  const int num_hits = std::max(0, sequence.num_computed_tokens - num_computed);
+  group->num_cached_tokens += num_hits;
   totals_.num_prefix_cache_hits += num_hits;
 }
 

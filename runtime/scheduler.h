@@ -124,6 +124,8 @@ class Scheduler {
   void Start(std::unique_ptr<SequenceGroup> group, int num_sequences);
   void MatchPrefix(SequenceGroup* group, Sequence* sequence);
   void Truncate(SequenceGroup* group, Sequence* sequence);
+  // Counts the tokens from `num_computed` on that the cache had.
+  void CountHits(SequenceGroup* group, const Sequence& sequence, int num_computed);
   // Forks the further sequences of `group` once the first one has computed the prompt.
   void ForkFromPrompt(SequenceGroup* group);
   // The first sequence that captures attention of the tenant with the least service. Null: none.

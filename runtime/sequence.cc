@@ -28,17 +28,15 @@ int64_t Microseconds(Clock::duration d) {
 int64_t MaxFurtherTokens(const Request& request) {
   switch (KindOf(request)) {
     case RequestKind::kGenerate: return request.Generate()->max_tokens;
-    case RequestKind::kScore: {
-      size_t longest = 0;
-      for (const auto& continuation : request.Score()->continuations) {
-        longest = std::max(longest, continuation.size());
-      }
-      return int64_t(longest);
-    }
+    case RequestKind::kScore: return LongestContinuation(request);
     case RequestKind::kCapture:
     case RequestKind::kEmbed: return 0;
   }
   LSSAR_CHECK(false);
+}
+
+PrefixRoot PrefixRootOf(const Request& request, double rope_base) {
+  return {.rope_base = rope_base, .salt = request.cache_salt, .attention = FunctionName(request)};
 }
 
 std::string DescribeLength(const Request& request) {
@@ -85,9 +83,7 @@ void SequenceGroup::Start(int num_sequences, const Checkpoint& checkpoint, bool 
   for (Sequence& sequence : sequences) {
     sequence.rope_base = RopeBase(checkpoint.config, required.num_read_tokens);
     if (use_prefix_cache) {
-      sequence.prefix_root = PrefixRoot{.rope_base = sequence.rope_base,
-                                        .salt = request.cache_salt,
-                                        .attention = FunctionName(request)};
+      sequence.prefix_root = PrefixRootOf(request, sequence.rope_base);
     }
     if (&sequence != &sequences[0]) sequence.state = SequenceState::kWaitingForPrompt;
     sequence.num_prompt_tokens = required.num_tokens;
@@ -133,15 +129,9 @@ RequestStats SequenceGroup::Stats(Clock::time_point now) const {
   stats.decode_us = Microseconds(now - prefill_end);
   for (const Sequence& sequence : sequences) {
     stats.num_generated_tokens += sequence.task->NumGenerated();
-    Add(sequence.attention, &stats.attention);
+    stats.attention += sequence.attention;
   }
   return stats;
-}
-
-void Add(const AttentionStats& from, AttentionStats* to) {
-  to->num_value_rows += from.num_value_rows;
-  to->num_value_rows_read += from.num_value_rows_read;
-  to->num_flat_rows += from.num_flat_rows;
 }
 
 void SequenceTask::OnCachedScores(int, std::span<const TokenScore>) {}

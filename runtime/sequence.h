@@ -76,6 +76,8 @@ inline constexpr int kMaxScoreSequences = 8;
 int64_t MaxFurtherTokens(const Request& request);
 // Requires  the number of tokens fits an int (CheckFits)
 RequiredResources RequiredResourcesOf(const Request& request, const KvLayout& layout);
+// The root of its pages, which is valid as long as `request`.
+PrefixRoot PrefixRootOf(const Request& request, double rope_base);
 // "prompt 200 + max_tokens 57 = 257 tokens", for errors.
 std::string DescribeLength(const Request& request);
 
@@ -121,8 +123,6 @@ struct SequenceGroup {
   // the group.
   void Start(int num_sequences, const Checkpoint& checkpoint, bool use_prefix_cache);
 };
-
-void Add(const AttentionStats& from, AttentionStats* to);
 
 }  // namespace lssar
 

@@ -18,12 +18,6 @@ constexpr int64_t kEntryBytes = 512;
 // Tenants whose last turns are remembered. They may be client addresses, of which there are many.
 constexpr size_t kMaxRemembered = 4096;
 
-std::vector<int32_t> EosIds(const ModelConfig& config) {
-  std::vector<int32_t> ids = config.other_eos_ids;
-  if (config.eos_id) ids.push_back(*config.eos_id);
-  return ids;
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Get(
@@ -58,7 +52,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCache::Get(
   last_turns_[tenant] = ++num_turns_;
   if (compiler_ == nullptr) {
     compiler_ = std::make_unique<GrammarCompiler>(
-        *checkpoint_.tokenizer, checkpoint_.config.NumTokenIds(), EosIds(checkpoint_.config));
+        *checkpoint_.tokenizer, checkpoint_.config.NumTokenIds(), checkpoint_.config.EosIds());
   }
   lock.unlock();
   const Result result = compiler_->Compile(source, [&] {

@@ -86,9 +86,7 @@ void AddStats(const RequestStats& more, RequestStats* total) {
   total->queue_us += more.queue_us;
   total->prefill_us += more.prefill_us;
   total->decode_us += more.decode_us;
-  total->attention.num_value_rows += more.attention.num_value_rows;
-  total->attention.num_value_rows_read += more.attention.num_value_rows_read;
-  total->attention.num_flat_rows += more.attention.num_flat_rows;
+  total->attention += more.attention;
 }
 
 LogFields ToLogFields(const RequestStats& stats) {

@@ -120,8 +120,7 @@ absl::Status BenchModel::FinishStep(const ForwardBatch& batch) {
       checkpoint_.model->CopyLogits(batch, 0, int(batch.logits_indices.size()), logits_));
   RETURN_IF_ERROR(checkpoint_.model->Synchronize());
   for (AttentionStats& each : step_stats_) {
-    stats_.num_value_rows += each.num_value_rows;
-    stats_.num_value_rows_read += each.num_value_rows_read;
+    stats_ += each;
     each = {};
   }
   return absl::OkStatus();
