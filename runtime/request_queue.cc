@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error_details.h"
+#include "base/fair_share.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 
@@ -15,11 +16,7 @@ namespace {
 // request do not make the others wait for longer: it yields to them
 // (Scheduler::YieldAfterQuantum).
 int64_t NumQueuedTokens(const Request& request) {
-  size_t longest = 0;
-  if (const ScoreParams* const score = request.Score()) {
-    for (const auto& ids : score->continuations) longest = std::max(longest, ids.size());
-  }
-  return std::max(int64_t{1}, int64_t(request.prompt.size() + longest));
+  return std::max(int64_t{1}, std::ssize(request.prompt) + LongestContinuation(request));
 }
 
 }  // namespace
@@ -56,14 +53,13 @@ absl::Status RequestQueue::CheckCapacityLocked(std::string_view tenant, int64_t 
   if (waiting == waiting_.end()) return absl::OkStatus();
   const auto num_tenants = int64_t(waiting_.size());
   const int64_t own_requests = std::ssize(waiting->second.groups);
-  if (num_requests_ >= max_requests_ && own_requests >= max_requests_ / num_tenants) {
+  if (!MayTake(1, own_requests, num_requests_, max_requests_, num_tenants)) {
     return LimitError(error_reason::kQueuedRequests,
                       StrCat("the queue is full: ", num_requests_,
                              " requests wait (max_queued_requests = ", max_requests_, "), ",
                              own_requests, " of this client"));
   }
-  if (num_tokens_ + num_tokens > max_tokens_ &&
-      waiting->second.num_tokens + num_tokens > max_tokens_ / num_tenants) {
+  if (!MayTake(num_tokens, waiting->second.num_tokens, num_tokens_, max_tokens_, num_tenants)) {
     return LimitError(error_reason::kQueuedTokens,
                       StrCat("the queue is full: ", num_tokens_, " queued prompt tokens + ",
                              num_tokens, " of this request = ", num_tokens_ + num_tokens,

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/error_details.h"
+#include "base/fair_share.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "base/thread_name.h"
@@ -64,18 +65,24 @@ void WorkerPool::Turns::Push(Job job) {
   ++num_jobs_;
 }
 
+int64_t WorkerPool::Turns::NumJobsOf(const std::string& tenant) const {
+  const auto found = jobs_.find(tenant);
+  return found == jobs_.end() ? 0 : std::ssize(found->second);
+}
+
 absl::Status WorkerPool::CheckCapacity(const std::string& tenant, int64_t num_bytes) const {
   const auto found = shares_.find(tenant);
   const Share own = found == shares_.end() ? Share() : found->second;
   const auto num_tenants = int(shares_.size()) + (found == shares_.end() ? 1 : 0);
   const int num_jobs = small_.NumJobs() + large_.NumJobs();
-  if (num_jobs >= options_.max_jobs && own.num_jobs >= options_.max_jobs / num_tenants) {
+  const int64_t own_jobs = small_.NumJobsOf(tenant) + large_.NumJobsOf(tenant);
+  if (!MayTake(1, own_jobs, num_jobs, options_.max_jobs, num_tenants)) {
     return LimitError(error_reason::kParseQueue,
-                      StrCat("the server has ", num_jobs, " requests to parse, ", own.num_jobs,
+                      StrCat("the server has ", num_jobs, " requests to parse, ", own_jobs,
                              " of this client; the limit is ", options_.max_jobs, "; retry later"));
   }
-  if (num_bytes_ > 0 && num_bytes_ + num_bytes > options_.max_bytes &&
-      own.num_bytes + num_bytes > options_.max_bytes / num_tenants) {
+  if (num_bytes_ > 0 &&
+      !MayTake(num_bytes, own.num_bytes, num_bytes_, options_.max_bytes, num_tenants)) {
     return LimitError(
         error_reason::kParseQueue,
         StrCat("the server has ", num_bytes_, " bytes of requests to parse, ", own.num_bytes,
@@ -91,7 +98,6 @@ absl::Status WorkerPool::Submit(const std::string& tenant, int64_t num_bytes,
     const std::lock_guard lock(mutex_);
     RETURN_IF_ERROR(CheckCapacity(tenant, num_bytes));
     Share& share = shares_[tenant];
-    ++share.num_jobs;
     ++share.num_open;
     share.num_bytes += num_bytes;
     num_bytes_ += num_bytes;
@@ -149,7 +155,6 @@ void WorkerPool::Run() {
     });
     if (queue == nullptr) return;
     Job job = queue->Pop();
-    --shares_[job.tenant].num_jobs;
     const bool is_large = IsLarge(job);
     is_large_next_ = !is_large;
     ++num_running_;

@@ -76,6 +76,7 @@ class WorkerPool {
    public:
     bool IsEmpty() const { return turns_.empty(); }
     int NumJobs() const { return num_jobs_; }
+    int64_t NumJobsOf(const std::string& tenant) const;
     // The next one. Requires  it is not empty
     const Job& First() const { return jobs_.at(turns_.front()).front(); }
     Job Pop();
@@ -89,9 +90,8 @@ class WorkerPool {
 
   // What a tenant has in the pool.
   struct Share {
-    int num_jobs = 0;       // that wait
-    int num_open = 0;       // and those that run
-    int64_t num_bytes = 0;  // of both
+    int num_open = 0;       // jobs that wait or run
+    int64_t num_bytes = 0;  // of these
   };
 
   void Run();
