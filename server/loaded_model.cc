@@ -152,32 +152,33 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::LoadOn(std::unique_ptr
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                    Engine::Create(checkpoint.get(), backend.get(), engine_options));
-  auto model = std::make_unique<LoadedModel>(std::move(backend), std::move(checkpoint), self_check,
-                                             std::move(engine), std::move(draft));
-  model->SetSelfCheckFailure(std::move(self_check_failure));
-  if (options.allow_attention_override) model->AllowAttentionOverride();
-  if (options.allow_steering) model->AllowSteering();
-  if (!options.served_names.empty()) model->SetServedNames(options.served_names);
-  model->SetMaxChoices(options.max_choices);
-  return model;
+  return std::make_unique<LoadedModel>(
+      std::move(backend), std::move(checkpoint), self_check, std::move(engine), std::move(draft),
+      ServedAs{.names = options.served_names,
+               .self_check_failure = std::move(self_check_failure),
+               .max_choices = options.max_choices,
+               .allows_attention_override = options.allow_attention_override,
+               .allows_steering = options.allow_steering});
 }
 
 LoadedModel::LoadedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
                          SelfCheckReport self_check, std::unique_ptr<Engine> engine,
-                         std::unique_ptr<Checkpoint> draft)
+                         std::unique_ptr<Checkpoint> draft, ServedAs served_as)
     : backend_(std::move(backend)),
       checkpoint_(std::move(checkpoint)),
       draft_(std::move(draft)),
       self_check_(self_check),
       engine_(std::move(engine)),
-      served_names_({checkpoint_->name}),
-      grammars_(std::make_unique<GrammarCache>(checkpoint_.get(), NumCompilers())) {}
+      served_as_(std::move(served_as)),
+      grammars_(std::make_unique<GrammarCache>(checkpoint_.get(), NumCompilers())) {
+  if (served_as_.names.empty()) served_as_.names = {checkpoint_->name};
+}
 
 absl::Status LoadedModel::CheckName(std::string_view asked) const {
-  if (std::ranges::count(served_names_, asked) > 0) return absl::OkStatus();
+  if (std::ranges::count(served_as_.names, asked) > 0) return absl::OkStatus();
   absl::Status status = absl::NotFoundError(
       StrCat("there is no model ", Quote(asked), "; this server serves ",
-             StrJoin(served_names_, [](const std::string& name) { return Quote(name); })));
+             StrJoin(served_as_.names, [](const std::string& name) { return Quote(name); })));
   SetErrorReason(error_reason::kModelNotFound, &status);
   return status;
 }

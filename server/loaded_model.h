@@ -18,6 +18,15 @@
 
 namespace lssar {
 
+// What the operator, and the self-check, have decided of a model.
+struct ServedAs {
+  std::vector<std::string> names = {};  // empty: the checkpoint's
+  std::string self_check_failure = {};
+  int max_choices = limits::kMaxChoices;
+  bool allows_attention_override = false;
+  bool allows_steering = false;
+};
+
 class LoadedModel {
  public:
   // Creates the backend, loads the checkpoint, runs the self-check and starts the engine, in this
@@ -34,32 +43,27 @@ class LoadedModel {
   // `draft`, which may be null.
   LoadedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
               SelfCheckReport self_check, std::unique_ptr<Engine> engine,
-              std::unique_ptr<Checkpoint> draft = nullptr);
+              std::unique_ptr<Checkpoint> draft = nullptr, ServedAs served_as = {});
 
   Engine& GetEngine() const { return *engine_; }
   const Checkpoint& GetCheckpoint() const { return *checkpoint_; }
   const SelfCheckReport& GetSelfCheck() const { return self_check_; }
   // Why the self-check, or that of the draft model, has failed; empty: it has not.
-  const std::string& SelfCheckFailure() const { return self_check_failure_; }
-  void SetSelfCheckFailure(std::string failure) { self_check_failure_ = std::move(failure); }
+  const std::string& SelfCheckFailure() const { return served_as_.self_check_failure; }
   // Where the server's HTTP port listens, HOST:PORT; empty: there is none.
   const std::string& HttpAddress() const { return http_address_; }
   void SetHttpAddress(std::string address) { http_address_ = std::move(address); }
   // The names that requests may give the model, the first one also in replies; by default the
   // checkpoint's. At least one.
-  const std::vector<std::string>& ServedNames() const { return served_names_; }
-  void SetServedNames(std::vector<std::string> names) { served_names_ = std::move(names); }
+  const std::vector<std::string>& ServedNames() const { return served_as_.names; }
   // Errors  NOT_FOUND, with reason MODEL_NOT_FOUND: `asked` is not one of ServedNames()
   absl::Status CheckName(std::string_view asked) const;
   // n of a request, at most.
-  int MaxChoices() const { return max_choices_; }
-  void SetMaxChoices(int max_choices) { max_choices_ = max_choices; }
+  int MaxChoices() const { return served_as_.max_choices; }
   // Requests may have an attention_override.
-  bool AllowsAttentionOverride() const { return allows_attention_override_; }
-  void AllowAttentionOverride() { allows_attention_override_ = true; }
+  bool AllowsAttentionOverride() const { return served_as_.allows_attention_override; }
   // Requests may have steering.
-  bool AllowsSteering() const { return allows_steering_; }
-  void AllowSteering() { allows_steering_ = true; }
+  bool AllowsSteering() const { return served_as_.allows_steering; }
   // The compiled constraints of requests.
   GrammarCache& Grammars() const { return *grammars_; }
   // May be null in tests.
@@ -72,12 +76,9 @@ class LoadedModel {
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Checkpoint> draft_;  // null: no draft model
   SelfCheckReport self_check_;
-  std::string self_check_failure_, http_address_;
+  std::string http_address_;
   std::unique_ptr<Engine> engine_;
-  bool allows_attention_override_ = false;
-  bool allows_steering_ = false;
-  std::vector<std::string> served_names_;
-  int max_choices_ = limits::kMaxChoices;
+  ServedAs served_as_;
   std::unique_ptr<GrammarCache> grammars_;
 };
 

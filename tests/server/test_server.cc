@@ -96,11 +96,11 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> TestServer::MakeModel(const ModelOp
   auto engine = Engine::Create(checkpoint.get(), backend.get(), engine_options);
   if (!engine.ok()) return engine.status();
   engine_ = engine->get();
-  auto served = std::make_unique<LoadedModel>(std::move(backend), std::move(checkpoint),
-                                              SelfCheckReport{}, *std::move(engine));
-  if (options.allow_attention_override) served->AllowAttentionOverride();
-  if (options.allow_steering) served->AllowSteering();
-  return served;
+  return std::make_unique<LoadedModel>(
+      std::move(backend), std::move(checkpoint), SelfCheckReport{}, *std::move(engine),
+      /*draft=*/nullptr,
+      ServedAs{.allows_attention_override = options.allow_attention_override,
+               .allows_steering = options.allow_steering});
 }
 
 std::shared_ptr<grpc::Channel> TestServer::NewChannel(grpc::ChannelArguments arguments) const {
