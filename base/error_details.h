@@ -4,6 +4,7 @@
 #define LSSAR_BASE_ERROR_DETAILS_H_
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -50,7 +51,12 @@ absl::Status RetryAfter(std::string_view reason, std::chrono::nanoseconds delay,
 absl::Status NeverRetry(std::string_view reason, const std::string& message);
 bool MayRetry(const absl::Status& status);
 
-// The delay given to RetryAfter, else kDefaultRetryDelay. gRPC sends it as google.rpc.RetryInfo,
+// What RetryAfter notes in a status that is not OK, and what a client has read of its server.
+void SetRetryDelay(std::chrono::nanoseconds delay, absl::Status* status);
+// nullopt: none is noted.
+std::optional<std::chrono::nanoseconds> StatedRetryDelay(const absl::Status& status);
+
+// StatedRetryDelay, else kDefaultRetryDelay. gRPC sends it as google.rpc.RetryInfo,
 // HTTP as Retry-After.
 absl::Duration RetryDelay(const absl::Status& status);
 
@@ -59,6 +65,10 @@ absl::Duration RetryDelay(const absl::Status& status);
 void SetErrorReason(std::string_view reason, absl::Status* status);
 // Empty without one.
 std::string ErrorReason(const absl::Status& status);
+
+// `status` with another message, and with `prefix` before its own. Code and payloads stay.
+absl::Status WithMessage(const absl::Status& status, std::string_view message);
+absl::Status WithPrefix(std::string_view prefix, const absl::Status& status);
 
 }  // namespace lssar
 

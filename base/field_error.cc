@@ -1,9 +1,7 @@
 #include "base/field_error.h"
 
-#include <utility>
-
 #include "absl/strings/cord.h"
-#include "absl/strings/string_view.h"
+#include "base/error_details.h"
 #include "base/str_cat.h"
 
 namespace lssar {
@@ -47,11 +45,7 @@ FieldProblem FieldProblemOf(const absl::Status& status) {
 
 absl::Status WithFieldPath(const absl::Status& status, std::string_view path) {
   const std::string problem = FieldProblemOf(status).problem;
-  absl::Status renamed(status.code(), StrCat(path, " ", problem));
-  status.ForEachPayload([&renamed](absl::string_view url, const absl::Cord& payload) {
-    renamed.SetPayload(url, payload);  // its reason, too
-  });
-  return WithField(std::move(renamed), path, problem);
+  return WithField(WithMessage(status, StrCat(path, " ", problem)), path, problem);
 }
 
 }  // namespace lssar

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_join.h"
 #include "base/error_details.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
@@ -23,8 +22,7 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenDevice(const BackendOptions& option
   RETURN_IF_ERROR(CheckBackendFlags(options));
   auto backend = MakeBackend(options);
   if (backend.ok()) return backend;
-  return absl::Status(backend.status().code(),
-                      StrCat("--device ", options.name, ": ", backend.status().message()));
+  return WithPrefix(StrCat("--device ", options.name, ": "), backend.status());
 }
 
 // Errors  UNIMPLEMENTED: the KV cache type does not serve the model's attention, or the backend
@@ -38,8 +36,7 @@ absl::Status CheckKvCacheType(const ModelConfig& config, const ModelOptions& opt
   const DType wanted = options.engine.kv_cache_dtype;
   const absl::Status of_model = CheckKvType(config, wanted);
   if (!of_model.ok()) {
-    return absl::Status(of_model.code(), StrCat("--kv-cache-dtype ", std::string(NameOf(wanted)),
-                                                ": ", of_model.message()));
+    return WithPrefix(StrCat("--kv-cache-dtype ", NameOf(wanted), ": "), of_model);
   }
   const absl::Status status = fit(wanted);
   if (status.ok()) return status;
@@ -48,18 +45,16 @@ absl::Status CheckKvCacheType(const ModelConfig& config, const ModelOptions& opt
     if (CheckKvType(config, other).ok() && fit(other).ok()) supported.emplace_back(NameOf(other));
   }
   if (supported.empty()) {
-    return absl::Status(status.code(),
-                        StrCat("--device ", std::string(backend.Name()), ": ", status.message()));
+    return WithPrefix(StrCat("--device ", backend.Name(), ": "), status);
   }
-  return absl::Status(status.code(), StrCat("--kv-cache-dtype ", std::string(NameOf(wanted)),
-                                            ": --device ", std::string(backend.Name()),
-                                            " supports ", absl::StrJoin(supported, ", ")));
+  return WithMessage(status, StrCat("--kv-cache-dtype ", NameOf(wanted), ": --device ",
+                                    backend.Name(), " supports ", StrJoin(supported)));
 }
 
 absl::Status DraftModelError(const ModelOptions& options, const absl::Status& status) {
-  return absl::Status(status.code(),
-                      StrCat("--draft-model ", options.draft_directory, " for --model ",
-                             options.directory, ": ", status.message()));
+  return WithPrefix(
+      StrCat("--draft-model ", options.draft_directory, " for --model ", options.directory, ": "),
+      status);
 }
 
 // What a self-check says. With allow_failed_self_check a checkpoint that computes other logits is

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
+#include "base/error_details.h"
 #include "base/str_cat.h"
 
 namespace lssar::cli {
@@ -23,9 +24,8 @@ absl::Status NameLine(const absl::Status& status, absl::string_view field,
   const std::string line = StrCat("line ", line_numbers[size_t(item)]);
   const std::string before = message.substr(0, begin);
   const std::string after = message.substr(end + 1);
-  return absl::Status(status.code(), after.starts_with('.')
-                                         ? StrCat(line, ": ", before, after.substr(1))
-                                         : StrCat(before, line, after));
+  return WithMessage(status, after.starts_with('.') ? StrCat(line, ": ", before, after.substr(1))
+                                                    : StrCat(before, line, after));
 }
 
 }  // namespace lssar::cli

@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/error_details.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "clients/cli/command.h"
@@ -238,7 +239,7 @@ class ChatCommand : public Command {
       if (StdoutTerminal().is_tty || isatty(STDIN_FILENO) == 1) {
         Tell(status, *session);
       } else {
-        untold = absl::Status(status.code(), StrCat("line ", num_lines, ": ", status.message()));
+        untold = WithPrefix(StrCat("line ", num_lines, ": "), status);
       }
     }
     if (StdoutTerminal().is_tty && !json_) std::printf("\n");
@@ -248,8 +249,8 @@ class ChatCommand : public Command {
     }
     if (!untold.ok()) return untold;
     if (last_error.ok() || last_error.code() == absl::StatusCode::kUnavailable) return last_error;
-    return absl::Status(last_error.code(), StrCat(num_failed, " of ", num_messages, " messages ",
-                                                  num_failed == 1 ? "has" : "have", " no answer"));
+    return WithMessage(last_error, StrCat(num_failed, " of ", num_messages, " messages ",
+                                          num_failed == 1 ? "has" : "have", " no answer"));
   }
 
   static void Tell(const absl::Status& error, const ChatSession& session) {

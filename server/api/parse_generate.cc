@@ -1,3 +1,4 @@
+#include "base/error_details.h"
 #include "server/api/parse_parts.h"
 
 #include <algorithm>
@@ -256,13 +257,7 @@ absl::Status ReadConstraint(const v1::GenerateRequest& message, const ParseConte
     const absl::string_view problem = grammar.status().message();
     return FieldError(field, std::string_view(problem.data(), problem.size()));
   }
-  if (!grammar.ok()) {
-    absl::Status status(grammar.status().code(), StrCat(field, ": ", grammar.status().message()));
-    grammar.status().ForEachPayload([&status](absl::string_view url, const absl::Cord& payload) {
-      status.SetPayload(url, payload);  // RetryAfter
-    });
-    return status;
-  }
+  if (!grammar.ok()) return WithPrefix(StrCat(field, ": "), grammar.status());
   params->grammar = *std::move(grammar);
   TokenMasks masks(params->grammar, checkpoint.config.NumTokenIds(),
                    EndingIds(*params, checkpoint.config));

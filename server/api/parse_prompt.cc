@@ -208,9 +208,7 @@ absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field, std::
   if (absl::IsInvalidArgument(ids.status())) {
     return RefusedField(field, StrCat(ids.status().message()));
   }
-  if (!ids.ok()) {
-    return absl::Status(ids.status().code(), StrCat(field, ": ", ids.status().message()));
-  }
+  if (!ids.ok()) return WithPrefix(StrCat(field, ": "), ids.status());
   ids->insert(ids->begin(), bos.begin(), bos.end());
   return ids;
 }

@@ -1,3 +1,4 @@
+#include "base/error_details.h"
 #include "server/api/parse_parts.h"
 
 #include <bit>
@@ -49,8 +50,8 @@ absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
   for (const AttentionSpec& spec : layers) {
     const absl::Status status = CheckKvType(spec, context.kv_cache_dtype);
     if (status.ok()) continue;
-    return absl::Status(status.code(), StrCat("attention_override: ", status.message(),
-                                              " (lssar-server --kv-cache-dtype)"));
+    return WithMessage(status, StrCat("attention_override: ", status.message(),
+                                      " (lssar-server --kv-cache-dtype)"));
   }
   if (context.backend != nullptr) {
     const auto has_steps = [](const AttentionSpec& spec) { return !spec.steps.empty(); };
@@ -60,7 +61,7 @@ absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
     for (const AttentionSpec& spec : layers) {
       const absl::Status status = context.backend->CheckAttention(spec);
       if (status.ok()) continue;
-      return absl::Status(status.code(), StrCat("attention_override: ", status.message()));
+      return WithPrefix("attention_override: ", status);
     }
   }
   std::string name = DescribeAttention(layers);

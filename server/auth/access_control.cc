@@ -30,13 +30,10 @@ absl::Status Unauthenticated(const std::string& reason) {
 absl::StatusOr<ApiKeys> ReadKeys(const std::string& path) {
   try {
     const auto text = ReadWholeFile(path, kMaxKeyFileBytes);
-    if (!text.ok()) {
-      return absl::Status(text.status().code(), StrCat("--api-keys ", text.status().message()));
-    }
+    if (!text.ok()) return WithPrefix("--api-keys ", text.status());
     auto keys = ApiKeys::Parse(*text);
     if (keys.ok()) return keys;
-    return absl::Status(keys.status().code(),
-                        StrCat("--api-keys ", path, ": ", keys.status().message()));
+    return WithPrefix(StrCat("--api-keys ", path, ": "), keys.status());
   } catch (const std::exception&) {  // its message may quote a key
     return absl::ResourceExhaustedError(StrCat("--api-keys ", path, ": no memory for the keys"));
   }

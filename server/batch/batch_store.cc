@@ -20,6 +20,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "base/check.h"
+#include "base/error_details.h"
 #include "base/quote.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
@@ -123,8 +124,7 @@ absl::StatusOr<std::unique_ptr<BatchStore>> BatchStore::Open(const Options& opti
   }
   store->directory_.Reset(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!store->directory_.IsOpen()) {
-    const absl::Status status = FileError(path, errno);
-    return absl::Status(status.code(), StrCat("--batch-dir ", status.message()));
+    return WithPrefix("--batch-dir ", FileError(path, errno));
   }
   const std::string lock = store->Path("lock");
   store->lock_.Reset(open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kMode));
@@ -184,9 +184,7 @@ absl::Status BatchStore::LoadEntry(const std::string& name) {
     return absl::OkStatus();
   }
   auto text = ReadWholeFile(Path(name), kMaxConfigFileBytes);
-  if (!text.ok()) {
-    return absl::Status(text.status().code(), StrCat("--batch-dir ", text.status().message()));
-  }
+  if (!text.ok()) return WithPrefix("--batch-dir ", text.status());
   try {
     const Json json = Json::parse(*text);
     if (!is_file) {

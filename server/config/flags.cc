@@ -12,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/error_details.h"
 #include "base/quote.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
@@ -188,9 +189,7 @@ absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
                              const std::vector<Flag>& flags) {
   ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxConfigFileBytes));
   const auto sections = ParseToml(text, TomlErrors::kQuoteText);
-  if (!sections.ok()) {
-    return absl::Status(sections.status().code(), StrCat(path, ": ", sections.status().message()));
-  }
+  if (!sections.ok()) return WithPrefix(StrCat(path, ": "), sections.status());
   std::vector<std::string> known;
   for (const Flag& flag : flags) known.push_back(flag.name);
   for (const TomlSection& section : *sections) {

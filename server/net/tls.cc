@@ -17,6 +17,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/error_details.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -78,9 +79,7 @@ class PemFile {
   // Detects a file that is being written. OpenSSL would ignore the start of a further block.
   absl::StatusOr<std::string> Read() const {
     absl::StatusOr<std::string> pem = ReadWholeFile(path_, kMaxPemFileBytes);
-    if (!pem.ok()) {
-      return absl::Status(pem.status().code(), StrCat(flag_, " ", pem.status().message()));
-    }
+    if (!pem.ok()) return WithPrefix(StrCat(flag_, " "), pem.status());
     if (pem->find('\0') != std::string::npos) return Error("contains a NUL byte");
     if (Count(*pem, "-----BEGIN") != Count(*pem, "-----END")) {
       return Error("ends in the middle of a PEM block: it is not completely written");
