@@ -40,8 +40,10 @@ std::string StrCat(const Parts&... parts) {
 template <typename Range, typename ToText>
 std::string StrJoin(const Range& range, ToText to_text) {
   std::string text;
+  bool is_first = true;
   for (const auto& element : range) {
-    if (!text.empty()) text += ", ";
+    if (!is_first) text += ", ";
+    is_first = false;
     AppendPart(text, to_text(element));
   }
   return text;

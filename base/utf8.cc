@@ -69,6 +69,10 @@ absl::Status CheckUtf8(std::string_view text) {
                                            " is ", int(uint8_t(text[*at]))));
 }
 
+int64_t NumCharacters(std::string_view text) {
+  return std::ranges::count_if(text, [](char c) { return (uint8_t(c) & 0xC0) != 0x80; });
+}
+
 size_t LastSpaceInWords(std::string_view text, size_t from) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   const size_t first = std::max<size_t>(from, 1);

@@ -36,6 +36,9 @@ std::optional<size_t> FindInvalidUtf8(std::string_view text);
 // INVALID_ARGUMENT with the offset and the value of the first byte that is not UTF-8.
 absl::Status CheckUtf8(std::string_view text);
 
+// Characters of `text`, which is UTF-8.
+int64_t NumCharacters(std::string_view text);
+
 // The last space of `text`, at or after byte `from`, between two ASCII letters; npos: none.
 size_t LastSpaceInWords(std::string_view text, size_t from);
 

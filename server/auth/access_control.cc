@@ -6,9 +6,7 @@
 #include <map>
 #include <system_error>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/string_view.h"
+#include "base/ascii.h"
 #include "base/error_details.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
@@ -371,16 +369,13 @@ absl::StatusOr<std::shared_ptr<KeyUsage>> AccessControl::Authenticate(
     std::string_view authorization, KeyRole role) {
   if (!HasKeys()) return nullptr;
   if (authorization.empty()) return Unauthenticated("this server requires an API key");
-  const std::string_view scheme = authorization.substr(0, kScheme.size());
-  if (!absl::EqualsIgnoreCase({scheme.data(), scheme.size()}, {kScheme.data(), kScheme.size()})) {
+  if (!EqualsIgnoreCase(authorization.substr(0, kScheme.size()), kScheme)) {
     return Unauthenticated("the authorization scheme is not Bearer");
   }
   ReloadIfChanged();
   const auto table = Table();
   // Spaces may follow the scheme (RFC 9110, section 11.4), and a key has none.
-  const absl::string_view credentials = absl::StripAsciiWhitespace(
-      absl::string_view(authorization.data(), authorization.size()).substr(kScheme.size()));
-  const ApiKey* key = table->keys.Find({credentials.data(), credentials.size()});
+  const ApiKey* key = table->keys.Find(Trim(authorization.substr(kScheme.size())));
   if (key == nullptr) return Unauthenticated("the API key is unknown");
   if (role == KeyRole::kAdmin && key->role != KeyRole::kAdmin) {
     return absl::PermissionDeniedError(

@@ -9,6 +9,7 @@
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "base/utf8.h"
 
 namespace lssar {
 namespace {
@@ -181,18 +182,16 @@ absl::StatusOr<const Json*> BodyFields::List(std::string_view field, std::string
 }
 
 absl::Status CheckMetadata(const Json& metadata) {
-  constexpr size_t kMaxPairs = 16, kMaxKeyCharacters = 64, kMaxValueCharacters = 512;
+  constexpr size_t kMaxPairs = 16;
+  constexpr int64_t kMaxKeyCharacters = 64, kMaxValueCharacters = 512;
   RETURN_IF_ERROR(BodyFields::Of(metadata, "metadata").status());
   if (metadata.size() > kMaxPairs) {
     return FieldError("metadata",
                       StrCat("has ", metadata.size(), " fields; it may have ", kMaxPairs));
   }
-  const auto num_characters = [](const std::string& text) {
-    return size_t(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
-  };
   for (const auto& [key, value] : metadata.items()) {
-    if (num_characters(key) > kMaxKeyCharacters || !value.is_string() ||
-        num_characters(value.get_ref<const std::string&>()) > kMaxValueCharacters) {
+    if (NumCharacters(key) > kMaxKeyCharacters || !value.is_string() ||
+        NumCharacters(value.get_ref<const std::string&>()) > kMaxValueCharacters) {
       return FieldError("metadata", StrCat("has the field ", Quote(key), "; a name has at most ",
                                            kMaxKeyCharacters, " characters, and a value is a ",
                                            "string of at most ", kMaxValueCharacters));

@@ -6,15 +6,12 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "base/ascii.h"
 #include "base/quote.h"
 #include "base/str_cat.h"
 
 namespace lssar {
 namespace {
-
-bool AreEqualIgnoringCase(std::string_view a, std::string_view b) {
-  return std::ranges::equal(a, b, {}, absl::ascii_tolower, absl::ascii_tolower);
-}
 
 // "[::1]:8080" -> "[::1]", "localhost:8080" -> "localhost"
 std::string_view WithoutPort(std::string_view host) {
@@ -44,8 +41,8 @@ OriginParts Split(std::string_view origin) {
   const std::string_view host_and_port = HostOf(origin), host = WithoutPort(host_and_port);
   OriginParts parts{.scheme = origin.substr(0, origin.find("://")), .host = host, .port = {}};
   if (host.size() < host_and_port.size()) parts.port = host_and_port.substr(host.size() + 1);
-  const bool is_own = (AreEqualIgnoringCase(parts.scheme, "http") && parts.port == "80") ||
-                      (AreEqualIgnoringCase(parts.scheme, "https") && parts.port == "443");
+  const bool is_own = (EqualsIgnoreCase(parts.scheme, "http") && parts.port == "80") ||
+                      (EqualsIgnoreCase(parts.scheme, "https") && parts.port == "443");
   if (is_own) parts.port = {};
   return parts;
 }
@@ -55,16 +52,15 @@ constexpr std::string_view kBelow = "*.";
 // `listed`: a host of the list. "*.example.org" matches a.example.org and b.a.example.org.
 bool MatchesHost(std::string_view listed, std::string_view host) {
   if (listed == "*") return !host.empty();
-  if (!listed.starts_with(kBelow)) return AreEqualIgnoringCase(listed, host);
+  if (!listed.starts_with(kBelow)) return EqualsIgnoreCase(listed, host);
   const std::string_view end = listed.substr(1);
-  return host.size() > end.size() &&
-         AreEqualIgnoringCase(host.substr(host.size() - end.size()), end);
+  return host.size() > end.size() && EqualsIgnoreCase(host.substr(host.size() - end.size()), end);
 }
 
 bool MatchesOrigin(std::string_view listed, std::string_view origin) {
   if (origin.find("://") == origin.npos) return false;  // null
   const OriginParts a = Split(listed), b = Split(origin);
-  return AreEqualIgnoringCase(a.scheme, b.scheme) && MatchesHost(a.host, b.host) &&
+  return EqualsIgnoreCase(a.scheme, b.scheme) && MatchesHost(a.host, b.host) &&
          (a.port == "*" || a.port == b.port);
 }
 
@@ -151,7 +147,7 @@ absl::Status CrossOriginCheck::Check(const HttpRequest& head) const {
   // Browsers send Sec-Fetch-Site to https and to this machine. A proxy may have changed Host.
   const std::string_view site = head.Header("sec-fetch-site"), own = HostOf(origin);
   const bool is_own_page = site.empty()
-                               ? origin.empty() || (!own.empty() && AreEqualIgnoringCase(own, host))
+                               ? origin.empty() || (!own.empty() && EqualsIgnoreCase(own, host))
                                : site == "same-origin" || site == "none";
   if (is_own_page || Allows(origin)) return absl::OkStatus();
   return absl::PermissionDeniedError(StrCat("Origin ", Shorten(origin, kMaxQuotedBytes),
@@ -161,7 +157,7 @@ absl::Status CrossOriginCheck::Check(const HttpRequest& head) const {
 
 bool CrossOriginCheck::IsOwnName(std::string_view host) const {
   // Also lssar.localhost.
-  if (IsAddress(host) || AreEqualIgnoringCase(host.substr(host.rfind('.') + 1), "localhost")) {
+  if (IsAddress(host) || EqualsIgnoreCase(host.substr(host.rfind('.') + 1), "localhost")) {
     return true;
   }
   return std::ranges::any_of(origins_, [host](const std::string& origin) {

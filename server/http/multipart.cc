@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
+#include "base/ascii.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -17,15 +16,6 @@ constexpr size_t kMaxParts = 16;
 constexpr size_t kMaxBoundaryBytes = 70;  // RFC 2046, section 5.1.1
 constexpr size_t kMaxHeaderBytes = size_t{4} << 10;
 constexpr std::string_view kLineEnd = "\r\n";
-
-std::string_view Trim(std::string_view text) {
-  const absl::string_view trimmed = absl::StripAsciiWhitespace({text.data(), text.size()});
-  return {trimmed.data(), trimmed.size()};
-}
-
-bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
-  return absl::EqualsIgnoreCase({a.data(), a.size()}, {b.data(), b.size()});
-}
 
 // The parameters of a header's value.
 struct Parameters {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/str_cat.h"
+#include "base/utf8.h"
 #include "server/http/body_fields.h"
 #include "server/http/json_text.h"
 
@@ -12,10 +13,6 @@ namespace lssar {
 namespace {
 
 constexpr int64_t kMaxReplyLogprobs = int64_t{1} << 22;
-
-int64_t NumCharacters(std::string_view text) {
-  return std::ranges::count_if(text, [](char c) { return (uint8_t(c) & 0xc0) != 0x80; });
-}
 
 void AppendComma(std::string* list) {
   if (!list->empty()) *list += ',';

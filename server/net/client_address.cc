@@ -7,10 +7,10 @@
 #include <cstring>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/ascii.h"
 #include "base/quote.h"
 #include "base/str_cat.h"
 #include "server/net/peer_address.h"
@@ -20,11 +20,6 @@ namespace {
 
 constexpr std::string_view kUnix = "unix";
 constexpr int kMappedBits = 96;  // of an IPv4 address that is mapped into IPv6
-
-std::string_view Trim(std::string_view text) {
-  const absl::string_view trimmed = absl::StripAsciiWhitespace({text.data(), text.size()});
-  return {trimmed.data(), trimmed.size()};
-}
 
 // "192.0.2.1:50000" and "[2001:db8::1]:50000" without the port.
 std::string_view WithoutPort(std::string_view text) {

@@ -3,8 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "base/ascii.h"
+#include "base/error_details.h"
+#include "base/str_cat.h"
+#include "base/utf8.h"
 #include "server/http/openai_request.h"
 
 namespace lssar {
@@ -53,6 +60,35 @@ TEST(FieldErrorTest, HttpHasNamesOfItsOwn) {
   EXPECT_EQ(unmet.message(), "input is text, and ...");
   const absl::Status other = absl::FailedPreconditionError("no model");
   EXPECT_EQ(WithHttpNames(other, names), other);
+}
+
+TEST(StatusTest, AnotherMessageKeepsCodeAndPayloads) {
+  const absl::Status full =
+      RetryAfter(error_reason::kConstraints, std::chrono::seconds(3), "the cache is full");
+  const absl::Status named = WithPrefix("json_schema: ", full);
+  EXPECT_EQ(named.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(named.message(), "json_schema: the cache is full");
+  EXPECT_EQ(StatedRetryDelay(named), std::chrono::seconds(3));
+  EXPECT_EQ(ErrorReason(named), error_reason::kConstraints);
+  EXPECT_FALSE(MayRetry(WithMessage(NeverRetry(error_reason::kMaxQueued, "no"), "never")));
+  EXPECT_EQ(StatedRetryDelay(absl::ResourceExhaustedError("no wait is named")), std::nullopt);
+  EXPECT_EQ(RetryDelay(absl::ResourceExhaustedError("no wait is named")), kDefaultRetryDelay);
+}
+
+TEST(StrCatTest, EmptyElementsHaveTheirSeparators) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(StrJoin(Texts{}), "");
+  EXPECT_EQ(StrJoin(Texts{"", "a"}), ", a");
+  EXPECT_EQ(StrJoin(Texts{"a", "", ""}), "a, , ");
+}
+
+TEST(AsciiTest, WhiteSpaceAndCaseAreTheAsciiOnes) {
+  EXPECT_EQ(Trim(" \t\r\na b\f\v "), "a b");
+  EXPECT_EQ(Trim(" \n"), "");
+  EXPECT_TRUE(EqualsIgnoreCase("Content-Type", "content-tYPE"));
+  EXPECT_FALSE(EqualsIgnoreCase("a", "a "));
+  EXPECT_FALSE(EqualsIgnoreCase("\xC3\x84", "\xC3\xA4"));
+  EXPECT_EQ(NumCharacters("a\xC3\xA4\xF0\x9F\x98\x80"), 3);
 }
 
 }  // namespace
