@@ -29,6 +29,7 @@
 #include "server/ops/health_probe.h"
 #include "server/ops/log.h"
 #include "server/ops/service_manager.h"
+#include "server/served_models.h"
 
 namespace lssar {
 namespace {
@@ -152,7 +153,7 @@ int FailToStart(const absl::Status& status) {
     try {
       std::rethrow_exception(exception);
     } catch (const std::system_error& error) {
-      message = StrCat("the system gives the server no more threads: ", error.what());
+      message = std::string(NoThreadError(error).message());
     } catch (const std::bad_alloc&) {
       message = "the system gives the server no more memory";
     } catch (const std::exception& error) {

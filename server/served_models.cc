@@ -1,7 +1,6 @@
 #include "server/served_models.h"
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -16,12 +15,12 @@ namespace {
 // How often the wait for a model's calls looks whether the server stops.
 constexpr absl::Duration kStopInterval = absl::Milliseconds(50);
 
+}  // namespace
+
 absl::Status NoThreadError(const std::system_error& error) {
   return absl::ResourceExhaustedError(
       StrCat("the system gives the server no more threads: ", error.what()));
 }
-
-}  // namespace
 
 ServedModels::ServedModels(Options options, const Log* log)
     : options_(std::move(options)), log_(*log) {}

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -19,6 +20,9 @@
 #include "server/ops/watchdog.h"
 
 namespace lssar {
+
+// RESOURCE_EXHAUSTED: what a thread that cannot begin means.
+absl::Status NoThreadError(const std::system_error& error);
 
 // A reload loads the checkpoint's directory again beside the model that serves, with its
 // self-check. Then new calls get the new model, and the old one is destroyed when its calls have

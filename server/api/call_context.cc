@@ -1,16 +1,12 @@
 #include "server/api/call_context.h"
 
-#include <openssl/rand.h>
-
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
-#include "base/check.h"
 #include "base/error_details.h"
+#include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "server/api/reply_fields.h"
@@ -33,12 +29,6 @@ bool IsValidId(std::string_view id) {
   });
 }
 
-std::string MakeId() {
-  std::array<unsigned char, 12> bytes = {};
-  LSSAR_CHECK(RAND_bytes(bytes.data(), int(bytes.size())) == 1);
-  return absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-}
-
 ClientAddress FindClient(const CallMetadata& metadata, const TrustedProxies* proxies) {
   return (proxies != nullptr ? *proxies : TrustedProxies())
       .Find(metadata.peer, metadata.forwarded_for);
@@ -48,7 +38,7 @@ ClientAddress FindClient(const CallMetadata& metadata, const TrustedProxies* pro
 
 CallContext::CallContext(CallMetadata metadata, const ServiceContext& parts)
     : metadata_(std::move(metadata)),
-      request_id_(IsValidId(metadata_.request_id) ? metadata_.request_id : MakeId()),
+      request_id_(IsValidId(metadata_.request_id) ? metadata_.request_id : RandomId()),
       trace_(StartSpan(metadata_.traceparent,
                        parts.traces == nullptr ? 0 : parts.traces->SampleRatio())),
       client_(FindClient(metadata_, parts.trusted_proxies)),

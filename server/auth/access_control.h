@@ -158,6 +158,10 @@ class KeyUsage : public std::enable_shared_from_this<KeyUsage> {
 
 // A client: the usage record of its key, or of its address (OfAddress); null: neither.
 using Caller = std::shared_ptr<KeyUsage>;
+// Its key has role admin, or the server has no keys.
+inline bool SeesAll(const Caller& caller) {
+  return caller == nullptr || !caller->IsKey() || caller->IsAdmin();
+}
 
 // Without a key file every caller is an admin without limits. A changed key file applies within a
 // second; if the changed file cannot be read or parsed, the error is logged and the old keys stay.

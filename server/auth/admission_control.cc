@@ -31,9 +31,7 @@ std::string_view AdmissionPermit::KeyName() const {
   return key_ != nullptr && key_->IsKey() ? std::string_view(key_->Name()) : std::string_view();
 }
 
-bool AdmissionPermit::IsAdmin() const {
-  return key_ == nullptr || !key_->IsKey() || key_->IsAdmin();
-}
+bool AdmissionPermit::IsAdmin() const { return SeesAll(key_); }
 
 absl::Status AdmissionPermit::ReserveTokens(int64_t num_tokens) {
   if (key_ == nullptr) return absl::OkStatus();
@@ -134,7 +132,7 @@ Clock::time_point AdmissionControl::LastRefusal() const {
 
 int AdmissionControl::AbortCalls(std::string_view request_id, const Caller& caller,
                                  const absl::Status& reason) {
-  const bool sees_all = caller == nullptr || !caller->IsKey() || caller->IsAdmin();
+  const bool sees_all = SeesAll(caller);
   return Abort(
       [&](const RunningCall& call) {
         return call.abort && call.request_id == request_id && (sees_all || call.caller == caller);

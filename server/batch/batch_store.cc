@@ -1,13 +1,11 @@
 #include "server/batch/batch_store.h"
 
 #include <fcntl.h>
-#include <openssl/rand.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <ctime>
@@ -18,10 +16,9 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
-#include "base/check.h"
 #include "base/error_details.h"
 #include "base/quote.h"
+#include "base/random_id.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -48,17 +45,9 @@ constexpr std::string_view kContentSuffix = ".jsonl", kDescriptionSuffix = ".jso
                            kNewSuffix = ".new";
 constexpr mode_t kMode = 0600;  // prompts and answers
 
-// 96 random bits: nobody guesses the id of another's file.
-std::string MakeId(std::string_view prefix) {
-  std::array<unsigned char, 12> bytes = {};
-  LSSAR_CHECK(RAND_bytes(bytes.data(), int(bytes.size())) == 1);
-  return StrCat(
-      prefix, absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
-}
-
-// Whether `id` is one of MakeId: only such a name becomes a path.
+// Whether `id` is one that is made here: only such a name becomes a path.
 bool IsId(std::string_view id, std::string_view prefix) {
-  if (!id.starts_with(prefix) || id.size() != prefix.size() + 24) return false;
+  if (!id.starts_with(prefix) || id.size() != prefix.size() + kRandomIdDigits) return false;
   id.remove_prefix(prefix.size());
   return std::ranges::all_of(id, [](char c) { return absl::ascii_isxdigit(uint8_t(c)); });
 }
@@ -264,7 +253,7 @@ absl::Status BatchStore::CheckBytes(const std::string& owner, int64_t num_bytes)
 absl::StatusOr<StoredFile> BatchStore::AddFile(const std::string& owner,
                                                const std::string& filename,
                                                std::string_view content) {
-  StoredFile file{.id = MakeId(kFilePrefix),
+  StoredFile file{.id = StrCat(kFilePrefix, RandomId()),
                   .owner = owner,
                   .filename = filename,
                   .purpose = "batch",
@@ -369,9 +358,9 @@ absl::StatusOr<Batch> BatchStore::AddBatch(Batch batch) {
                                                " lines; a batch may have ", limits::kMaxBatchRows));
     }
     ASSIGN_OR_RETURN(const std::string replaced, FindReplaced(batch.owner));
-    batch.id = MakeId(kBatchPrefix);
-    batch.output_file_id = MakeId(kFilePrefix);
-    batch.error_file_id = MakeId(kFilePrefix);
+    batch.id = StrCat(kBatchPrefix, RandomId());
+    batch.output_file_id = StrCat(kFilePrefix, RandomId());
+    batch.error_file_id = StrCat(kFilePrefix, RandomId());
     batch.num_rows = input->second.num_rows;
     batch.order = next_order_++;
     RETURN_IF_ERROR(WriteBatch(batch));
