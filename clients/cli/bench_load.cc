@@ -139,7 +139,7 @@ class LoadRun final : public CallObserver {
     const bool is_refused = record.code == absl::StatusCode::kResourceExhausted ||
                             record.code == absl::StatusCode::kUnavailable;
     if (is_refused && plan_.concurrency) {
-      blocked_until_.insert(steady_clock::now() + RetryDelay(status).value_or(kRefusedPause));
+      blocked_until_.insert(steady_clock::now() + RetryDelayOf(status).value_or(kRefusedPause));
     }
     if (!record.is_warmup) ++num_counted_ended_;
     if (record.code != absl::StatusCode::kOk) ++num_failed_;

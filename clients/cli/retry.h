@@ -10,11 +10,6 @@
 
 namespace lssar::cli {
 
-// Notes in `status` how long the server asks its client to wait. `status` is not OK.
-void SetRetryDelay(std::chrono::microseconds delay, absl::Status* status);
-// nullopt: the server named no wait.
-std::optional<std::chrono::microseconds> RetryDelay(const absl::Status& status);
-
 // The attempts of one call.
 class Attempts {
  public:
@@ -24,7 +19,8 @@ class Attempts {
   static constexpr std::chrono::minutes kMaxWaits{10};  // together
 
   // The wait before the next attempt; nullopt: there is none. RESOURCE_EXHAUSTED is repeated only
-  // if the server named a wait: gRPC has the same code for a reply that is too large.
+  // if the server named a wait (StatedRetryDelay): gRPC has the same code for a reply that is too
+  // large.
   // `draw` in [0, 1]: what part of the backoff is waited, so that clients do not come back together
   std::optional<std::chrono::microseconds> WaitAfter(const absl::Status& status, double draw);
 

@@ -102,7 +102,7 @@ absl::Status ToStatus(const grpc::Status& status) {
     return absl::UnavailableError(StrCat("the server ended during the call (", message, ")"));
   }
   absl::Status result(static_cast<absl::StatusCode>(status.error_code()), message);
-  if (const auto delay = RetryDelay(status)) SetRetryDelay(*delay, &result);
+  if (const auto delay = RetryDelayOf(status)) SetRetryDelay(*delay, &result);
   if (const auto info = FindDetail<google::rpc::ErrorInfo>(status);
       info && info->domain() == kErrorDomain) {
     SetErrorReason(info->reason(), &result);
@@ -110,7 +110,7 @@ absl::Status ToStatus(const grpc::Status& status) {
   return result;
 }
 
-std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status) {
+std::optional<std::chrono::microseconds> RetryDelayOf(const grpc::Status& status) {
   const auto retry = FindDetail<google::rpc::RetryInfo>(status);
   if (!retry) return std::nullopt;
   const auto seconds =

@@ -29,7 +29,7 @@ absl::Status ToStatus(const grpc::Status& status);
 
 // How long a server that refuses a call asks its client to wait: the google.rpc.RetryInfo in the
 // status details; nullopt without one.
-std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status);
+std::optional<std::chrono::microseconds> RetryDelayOf(const grpc::Status& status);
 
 // Repeats `call` after RESOURCE_EXHAUSTED, as late as the server asks for (the queue is full), and
 // after UNAVAILABLE (no connection, loading, draining, ended during the call), by the rules of

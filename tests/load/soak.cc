@@ -114,7 +114,7 @@ class Soak {
         Note({.id = id, .kind = kind, .code = status.error_code()}, status.error_message());
         if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) break;
         std::this_thread::sleep_for(
-            cli::RetryDelay(status).value_or(std::chrono::milliseconds(100)));
+            cli::RetryDelayOf(status).value_or(std::chrono::milliseconds(100)));
       }
     }
   }
