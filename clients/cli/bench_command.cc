@@ -8,9 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -36,19 +34,6 @@ using std::chrono::microseconds;
 
 constexpr int kMaxConcurrency = 4096;
 constexpr double kMaxRate = 1e5;
-
-absl::StatusOr<std::vector<double>> ParseRates(const std::string& list) {
-  std::vector<double> rates;
-  for (const std::string& entry : std::vector<std::string>(absl::StrSplit(list, ','))) {
-    double rate = 0;
-    if (!absl::SimpleAtod(entry, &rate) || !(rate > 0 && rate <= kMaxRate)) {
-      return absl::InvalidArgumentError(
-          StrCat("--request-rate: '", entry, "' is not a number over 0 and up to ", kMaxRate));
-    }
-    rates.push_back(rate);
-  }
-  return rates;
-}
 
 // "10s", "1m30s", "250ms".
 absl::StatusOr<microseconds> ParseTime(absl::string_view flag, const std::string& text,
@@ -132,7 +117,7 @@ class BenchCommand : public Command {
     add("--random-output-len", output_, "LENGTHS", "tokens of the output, likewise [default 64]");
     add("--random-prefix-len", num_prefix_tokens_, "N",
         "tokens of a prefix that prompts share [0 to 1048576; default 0]")
-        .Range(0, 1 << 20);
+        .Range(0, kMaxLength);
     add("--prefix-fraction", prefix_fraction_, "X",
         "share of the prompts that have the prefix [0 to 1; default 1]")
         .Range(0.0, 1.0);
@@ -164,7 +149,10 @@ class BenchCommand : public Command {
   absl::Status ParseLoads() {
     report_.is_open_loop = !rates_.empty();
     if (report_.is_open_loop) {
-      ASSIGN_OR_RETURN(auto rates, ParseRates(rates_));
+      ASSIGN_OR_RETURN(auto rates, ParseNumbers(
+                                       "--request-rate", rates_,
+                                       [](double rate) { return rate > 0 && rate <= kMaxRate; },
+                                       StrCat("not a number over 0 and up to ", kMaxRate)));
       loads_ = std::move(rates);
       return absl::OkStatus();
     }

@@ -9,9 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "clients/cli/command.h"
@@ -38,17 +36,10 @@ constexpr int kMaxTrials = 10000;
 constexpr int kNumDepthBands = 5;
 
 absl::StatusOr<std::vector<double>> ParseDepths(const std::string& list) {
-  std::vector<double> depths;
-  if (list == "random") return depths;
-  for (const std::string& entry : std::vector<std::string>(absl::StrSplit(list, ','))) {
-    double depth = 0;
-    if (!absl::SimpleAtod(entry, &depth) || !(depth >= 0 && depth <= 1)) {
-      return absl::InvalidArgumentError(
-          StrCat("--depths: '", entry, "' is neither 'random' nor a number from 0 to 1"));
-    }
-    depths.push_back(depth);
-  }
-  return depths;
+  if (list == "random") return std::vector<double>();
+  return ParseNumbers(
+      "--depths", list, [](double depth) { return depth >= 0 && depth <= 1; },
+      "neither 'random' nor a number from 0 to 1");
 }
 
 // The row of the heat map that a trial belongs to.

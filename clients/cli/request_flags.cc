@@ -19,7 +19,6 @@ namespace lssar::cli {
 namespace {
 
 constexpr double kMaxP = 1000;                             // of v1::AttentionOverride
-constexpr int kMaxKeys = 1 << 20;                          // of a context
 constexpr size_t kMaxSteeringFileBytes = size_t{1} << 22;  // a million numbers
 
 absl::Status AddLogitBiases(const std::vector<std::string>& entries, v1::Sampling* sampling) {
@@ -140,17 +139,9 @@ void AddSamplingGroup(ArgumentParser* parser, SamplingFlags* flags) {
 }  // namespace
 
 absl::StatusOr<std::vector<double>> ParsePowers(const std::string& flag, const std::string& list) {
-  std::vector<double> powers;
-  for (const absl::string_view entry : absl::StrSplit(list, ',')) {
-    double p = 0;
-    // NaN is in no range.
-    if (!absl::SimpleAtod(entry, &p) || !(p > 0 && p <= kMaxP)) {
-      return absl::InvalidArgumentError(StrCat(flag, ": '", entry, "' is not a number in (0, ",
-                                               kMaxP, "]; give a list such as 1,3,15"));
-    }
-    powers.push_back(p);
-  }
-  return powers;
+  return ParseNumbers(
+      flag, list, [](double p) { return p > 0 && p <= kMaxP; },
+      StrCat("not a number in (0, ", kMaxP, "]; give a list such as 1,3,15"));
 }
 
 absl::StatusOr<std::vector<PowerStep>> ParsePowerSteps(const std::string& flag,
@@ -163,7 +154,7 @@ absl::StatusOr<std::vector<PowerStep>> ParsePowerSteps(const std::string& flag,
                                                "' has not the form N:P, a number of keys and a "
                                                "power; give a list such as 256:10,1K:5"));
     }
-    ASSIGN_OR_RETURN(const std::vector<int> keys, ParseCounts(flag, parts[0], 2, kMaxKeys));
+    ASSIGN_OR_RETURN(const std::vector<int> keys, ParseCounts(flag, parts[0], 2, kMaxLength));
     ASSIGN_OR_RETURN(const std::vector<double> powers, ParsePowers(flag, parts[1]));
     steps.push_back({.min_keys = keys.front(), .p = powers.front()});
   }

@@ -130,6 +130,21 @@ absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag, absl::strin
   return counts;
 }
 
+absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view flag, absl::string_view list,
+                                                 absl::FunctionRef<bool(double)> is_in_range,
+                                                 absl::string_view problem) {
+  std::vector<double> numbers;
+  for (const absl::string_view entry : absl::StrSplit(list, ',')) {
+    double number = 0;
+    // NaN is in no range.
+    if (!absl::SimpleAtod(entry, &number) || !is_in_range(number)) {
+      return absl::InvalidArgumentError(StrCat(flag, ": '", entry, "' is ", problem));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
 absl::StatusOr<std::vector<int>> ParseIndices(absl::string_view flag, absl::string_view list,
                                               int count) {
   const auto parse = [count](absl::string_view digits) {

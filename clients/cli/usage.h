@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -28,6 +29,13 @@ std::string SuggestFlag(absl::string_view flag, const std::vector<std::string>& 
 //         entry
 absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag, absl::string_view list,
                                              int least, int most);
+
+// "0.5,3" -> {0.5, 3}.
+// Errors  INVALID_ARGUMENT: `is_in_range` refuses an entry, or it is no number: names `flag`, the
+//         entry and what it is instead, `problem`
+absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view flag, absl::string_view list,
+                                                 absl::FunctionRef<bool(double)> is_in_range,
+                                                 absl::string_view problem);
 
 // "0,4..6,-1" of 8 -> {0, 4, 5, 6, 7}: a negative index counts from the end; "all" is every index.
 // Errors  INVALID_ARGUMENT: an entry outside [-count, count), or a range that falls; names `flag`

@@ -100,6 +100,17 @@ TEST(ParseCounts, NamesFlagEntryAndLimits) {
   }
 }
 
+TEST(ParseNumbers, TakesNumbersOfTheRangeAndNamesFlagAndEntry) {
+  const auto is_share = [](double number) { return number >= 0 && number <= 1; };
+  const auto parse = [&](const char* list) {
+    return ParseNumbers("--depths", list, is_share, "not a number from 0 to 1");
+  };
+  EXPECT_THAT(*parse("0,0.25,1"), ElementsAre(0, 0.25, 1));
+  EXPECT_EQ(parse("0,2").status().message(), "--depths: '2' is not a number from 0 to 1");
+  for (const char* list : {"", "0,", "nan", "-1", "x", "1K"})
+    EXPECT_FALSE(parse(list).ok()) << list;
+}
+
 TEST(ParseIndices, TakesIndicesRangesAndAll) {
   const auto indices = ParseIndices("--rows", "0, 4..6,-1,-3..-2", 10);
   ASSERT_TRUE(indices.ok()) << indices.status();
