@@ -27,10 +27,6 @@ constexpr std::chrono::milliseconds kPause{100};
 // If a refusal carries no RetryInfo.
 constexpr std::chrono::milliseconds kRefusedPause{50};
 
-int64_t MicrosBetween(steady_clock::time_point begin, steady_clock::time_point end) {
-  return std::chrono::duration_cast<microseconds>(end - begin).count();
-}
-
 // Receives the events of calls.
 // Threads  any
 class CallObserver {
@@ -61,7 +57,7 @@ class BenchCall final : public grpc::ClientReadReactor<v1::GenerateReply>,
   void Cancel() { context_.TryCancel(); }
 
  private:
-  int64_t NowUs() const { return MicrosBetween(begin_, steady_clock::now()); }
+  int64_t NowUs() const { return MicrosSince(begin_); }
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
@@ -149,7 +145,7 @@ class LoadRun final : public CallObserver {
   }
 
  private:
-  int64_t NowUs() const { return MicrosBetween(begin_, steady_clock::now()); }
+  int64_t NowUs() const { return MicrosSince(begin_); }
 
   bool IsOver(int64_t due_us) const {
     if (plan_.num_requests) return num_counted_sent_ >= *plan_.num_requests;

@@ -264,8 +264,10 @@ class ChatCommand : public Command {
     Interrupt interrupt;
     GenerateResult result;
     SpecialTokenFilter filter;
-    const absl::Status status = session->Say(
-        text, &interrupt, [&](const v1::Delta& delta) { PrintText(filter.Push(delta)); }, &result);
+    const auto on_delta = [&](const v1::Delta& delta) {
+      if (!json_) PrintText(filter.Push(delta));
+    };
+    const absl::Status status = session->Say(text, &interrupt, on_delta, &result);
     const bool has_answer = status.ok() || result.NumTokens() > 0;
     if (result.choices.empty() || !has_answer) return status;
     if (json_) {
@@ -281,13 +283,6 @@ class ChatCommand : public Command {
                     session->MaxModelLen(), " tokens. ", kHowToGoOn));
     }
     return status;
-  }
-
-  void PrintText(const std::string& text) const {
-    if (json_) return;
-    const std::string safe = SafeText(StdoutTerminal(), text);
-    std::fwrite(safe.data(), 1, safe.size(), stdout);
-    std::fflush(stdout);
   }
 
   static void PrintRate(const GenerateResult& result, bool was_stopped) {

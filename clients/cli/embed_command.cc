@@ -140,11 +140,6 @@ class InputReader {
   size_t num_read_ = 0;
 };
 
-std::string Describe(const v1::TextOrTokens& text) {
-  if (text.has_tokens()) return StrCat("[", text.tokens().ids_size(), " ids]");
-  return OneLine(text.text(), kTextColumns);
-}
-
 double Norm(std::span<const float> vector) {
   double squares = 0;
   for (const float value : vector) squares += double{value} * double{value};
@@ -343,7 +338,7 @@ class EmbedCommand : public Command {
       std::string line = RenderVector(std::span(input.values).subspan(i * size, size));
       if (has_layers) line = absl::StrFormat("%5d  %s", layers_[i % num_layers], line);
       if (is_by_token) line = absl::StrFormat("%5d  %s", i / num_layers, line);
-      if (i == 0) line += "  " + Describe(text);
+      if (i == 0) line += "  " + Describe(text, kTextColumns);
       std::printf("%s\n", std::string(absl::StripTrailingAsciiWhitespace(line)).c_str());
     }
     std::fflush(stdout);

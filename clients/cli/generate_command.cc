@@ -244,12 +244,6 @@ class GenerateCommand : public Command {
         1, int64_t{sampling_.max_tokens.value_or(kDefaultMaxTokens)} * num_choices_.value_or(1));
   }
 
-  static void PrintText(const std::string& text) {
-    const std::string safe = SafeText(StdoutTerminal(), text);
-    std::fwrite(safe.data(), 1, safe.size(), stdout);
-    std::fflush(stdout);
-  }
-
   void Print(const GenerateResult& result, bool was_streamed) const {
     if (json_) return PrintJson(ToJson(result));
     if (prompt_logprobs_) std::printf("\n%s", RenderTokens(result.prompt_tokens).c_str());

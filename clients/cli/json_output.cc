@@ -10,7 +10,9 @@
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/str_cat.h"
 #include "base/utf8.h"
+#include "clients/cli/terminal.h"
 
 namespace lssar::cli {
 namespace {
@@ -95,6 +97,11 @@ Json MessageToJson(const google::protobuf::Message& message) {
   std::string text;
   LSSAR_CHECK(google::protobuf::util::MessageToJsonString(message, &text, options).ok());
   return Json::parse(text);
+}
+
+std::string Describe(const v1::TextOrTokens& text, int max_columns) {
+  if (text.has_tokens()) return StrCat("[", text.tokens().ids_size(), " ids]");
+  return OneLine(text.text(), max_columns);
 }
 
 std::string JsonLine(const Json& value) {

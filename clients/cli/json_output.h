@@ -1,5 +1,5 @@
-// Messages of the service as JSON, for --json. A token may be a part of a character: its piece is
-// then PieceText's. Elsewhere bytes that are not UTF-8 become U+FFFD.
+// Messages of the service as JSON, for --json, and a text in one line. A token may be a part of a
+// character: its piece is then PieceText's. Elsewhere bytes that are not UTF-8 become U+FFFD.
 #ifndef LSSAR_CLIENTS_CLI_JSON_OUTPUT_H_
 #define LSSAR_CLIENTS_CLI_JSON_OUTPUT_H_
 
@@ -38,6 +38,9 @@ nlohmann::ordered_json HeadStatisticsToJson(const v1::HeadStatistics& head);
 
 // A token's bytes as JSON text: "bytes:\\xc3" if they are no whole UTF-8, as the HTTP API has them.
 std::string PieceText(std::string_view piece);
+
+// The text in a line of at most `max_columns`, or how many ids there are.
+std::string Describe(const v1::TextOrTokens& text, int max_columns);
 
 // One line without its end.
 std::string JsonLine(const nlohmann::ordered_json& value);

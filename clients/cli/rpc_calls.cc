@@ -28,12 +28,6 @@ constexpr std::chrono::milliseconds kSlice{50};
 // The longest delay that a server may name: a day.
 constexpr int64_t kMaxDelaySeconds = 24 * 3600;
 
-int64_t MicrosSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
-                                                               start)
-      .count();
-}
-
 // The value of a 16-bit float's bits.
 float FloatFromHalf(uint16_t bits) {
   const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
@@ -139,6 +133,12 @@ absl::Status RetryRefused(Interrupt* interrupt, const std::function<absl::Status
       std::this_thread::sleep_until(std::min(end, std::chrono::steady_clock::now() + kSlice));
     }
   }
+}
+
+int64_t MicrosSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
+                                                               start)
+      .count();
 }
 
 absl::StatusOr<v1::GetInfoReply> DescribeServer(Service* stub) {

@@ -37,6 +37,9 @@ std::optional<std::chrono::microseconds> RetryDelayOf(const grpc::Status& status
 // Requires  `call` may run again after it has received a part of its reply
 absl::Status RetryRefused(Interrupt* interrupt, const std::function<absl::Status()>& call);
 
+// Until now.
+int64_t MicrosSince(std::chrono::steady_clock::time_point start);
+
 absl::StatusOr<v1::GetInfoReply> DescribeServer(Service* stub);
 
 absl::StatusOr<v1::GetStatsReply> ReadStats(Service* stub);

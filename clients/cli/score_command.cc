@@ -32,11 +32,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kTextColumns = 48;
 
-std::string Describe(const v1::TextOrTokens& text) {
-  if (text.has_tokens()) return StrCat("[", text.tokens().ids_size(), " ids]");
-  return OneLine(text.text(), kTextColumns);
-}
-
 std::string RenderItem(const v1::ScoreItem& item, const std::vector<ScoredContinuation>& scored) {
   using enum Table::Align;
   Table table({{"logprob", kRight},
@@ -51,7 +46,7 @@ std::string RenderItem(const v1::ScoreItem& item, const std::vector<ScoredContin
                   absl::StrFormat("%.4f", score.logprob() / std::max(1, score.num_tokens())),
                   absl::StrFormat("%.4f", score.logprob() / std::max(1, score.num_bytes())),
                   StrCat(score.num_tokens()), score.is_greedy() ? "yes" : "no",
-                  Describe(item.continuations(int(i)))});
+                  Describe(item.continuations(int(i)), kTextColumns)});
   }
   return table.Render();
 }
@@ -342,10 +337,12 @@ class ScoreCommand : public Command {
 
   void PrintItem(const v1::ScoreItem& item, const std::vector<ScoredContinuation>& scored) const {
     if (json_) return PrintJson(ToJson(scored, tokens_, served_.kv_cache_dtype()));
-    if (file_.has_value()) std::printf("context: %s\n", Describe(item.context()).c_str());
+    if (file_.has_value()) {
+      std::printf("context: %s\n", Describe(item.context(), kTextColumns).c_str());
+    }
     std::printf("%s", RenderItem(item, scored).c_str());
     for (size_t i = 0; tokens_ && i < scored.size(); ++i) {
-      std::printf("\n%s\n%s", Describe(item.continuations(int(i))).c_str(),
+      std::printf("\n%s\n%s", Describe(item.continuations(int(i)), kTextColumns).c_str(),
                   RenderTokens(scored[i].tokens).c_str());
     }
     if (file_.has_value()) std::printf("\n");

@@ -16,13 +16,11 @@
 #include "clients/cli/connection.h"
 #include "clients/cli/evaluation.h"
 #include "clients/cli/figure.h"
-#include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/progress_bar.h"
 #include "clients/cli/request_flags.h"
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/table.h"
-#include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
 
 namespace lssar::cli {

@@ -79,6 +79,12 @@ std::string Dim(const Terminal& terminal, absl::string_view text) {
   return terminal.has_colour ? StrCat("\x1b[2m", text, "\x1b[0m") : std::string(text);
 }
 
+void PrintText(absl::string_view text) {
+  const std::string safe = SafeText(StdoutTerminal(), text);
+  std::fwrite(safe.data(), 1, safe.size(), stdout);
+  std::fflush(stdout);
+}
+
 std::string SafeText(const Terminal& terminal, absl::string_view text) {
   if (!terminal.is_tty) return std::string(text);
   std::string safe;

@@ -38,6 +38,9 @@ void RestoreTerminal();
 // token may be a part of a character) become escapes, longer text ends in an ellipsis.
 std::string OneLine(absl::string_view text, int max_columns);
 
+// Writes the safe form of `text` to stdout, at once.
+void PrintText(absl::string_view text);
+
 }  // namespace lssar::cli
 
 #endif  // LSSAR_CLIENTS_CLI_TERMINAL_H_
