@@ -81,8 +81,8 @@ absl::Status ReadInputItem(const std::string& field, const Json& item, ToolMessa
   return absl::OkStatus();
 }
 
-absl::Status ReadInput(const Json* input, v1::Chat* chat) {
-  if (input == nullptr) return FieldError("input", "is missing");
+absl::Status ReadInput(const BodyFields& fields, v1::Chat* chat) {
+  ASSIGN_OR_RETURN(const Json* const input, fields.Require("input"));
   if (input->is_string()) {
     AddMessage("user", input->get<std::string>(), chat);
     return absl::OkStatus();
@@ -169,7 +169,7 @@ absl::StatusOr<AnswerRequest> ReadResponse(const Json& body) {
     request.instructions = JsonString(*instructions);
     AddMessage("system", *std::move(instructions), &chat);
   }
-  RETURN_IF_ERROR(ReadInput(fields.Find("input"), &chat));
+  RETURN_IF_ERROR(ReadInput(fields, &chat));
   completion.prompts.push_back(std::move(shared));
   return request;
 }

@@ -97,10 +97,7 @@ class ConstraintReader {
       return SetWithoutSchema(type, "response_format");
     }
     RETURN_IF_ERROR(CheckNames(format, {"type", "json_schema"}));
-    const std::string name = "response_format.json_schema";
-    const Json* object = format.Find("json_schema");
-    if (object == nullptr) return FieldError(name, "is missing");
-    ASSIGN_OR_RETURN(const BodyFields schema, BodyFields::Of(*object, name));
+    ASSIGN_OR_RETURN(const BodyFields schema, format.RequireObject("json_schema"));
     RETURN_IF_ERROR(CheckNames(schema, {"name", "description", "schema", "strict"}));
     return SetSchema(schema, {"response_format", "json_schema", "schema"});
   }
@@ -142,14 +139,13 @@ class ConstraintReader {
  private:
   // "text", "json_object" or "json_schema".
   static absl::StatusOr<std::string> ReadType(const BodyFields& format) {
-    ASSIGN_OR_RETURN(std::optional<std::string> type, format.String("type"));
-    if (!type) return FieldError(format.Name("type"), "is missing");
-    if (*type != "text" && *type != "json_object" && *type != "json_schema") {
+    ASSIGN_OR_RETURN(std::string type, format.RequireString("type"));
+    if (type != "text" && type != "json_object" && type != "json_schema") {
       return FieldError(
           format.Name("type"),
-          StrCat("is ", Quote(*type), "; it must be \"text\", \"json_object\" or \"json_schema\""));
+          StrCat("is ", Quote(type), "; it must be \"text\", \"json_object\" or \"json_schema\""));
     }
-    return *std::move(type);
+    return type;
   }
 
   absl::Status SetWithoutSchema(std::string_view type, const std::string& name) {
@@ -162,8 +158,7 @@ class ConstraintReader {
     RETURN_IF_ERROR(object.String("name").status());
     RETURN_IF_ERROR(object.String("description").status());
     RETURN_IF_ERROR(object.Bool("strict").status());  // the schema is enforced in any case
-    const Json* schema = object.Find("schema");
-    if (schema == nullptr) return FieldError(object.Name("schema"), "is missing");
+    ASSIGN_OR_RETURN(const Json* const schema, object.Require("schema"));
     return Set(Kind::kJsonSchema, std::move(path), object.Name("schema"), *schema);
   }
 

@@ -51,8 +51,7 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body) {
     request.set_top_logprobs(*logprobs);
   }
   RETURN_IF_ERROR(ReadIntegers(fields, "logprob_token_ids", request.mutable_logprob_token_ids()));
-  const Json* items = fields.Find("items");
-  if (items == nullptr) return FieldError("items", "is missing");
+  ASSIGN_OR_RETURN(const Json* const items, fields.Require("items"));
   if (!items->is_array()) {
     return FieldError("items", StrCat("is ", TypeName(*items), "; it must be a list"));
   }
@@ -64,8 +63,7 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body) {
     if (const Json* context = item_fields.Find("context")) {
       ASSIGN_OR_RETURN(*item.mutable_context(), ReadTextOrTokens(field + ".context", *context));
     }
-    const Json* continuations = item_fields.Find("continuations");
-    if (continuations == nullptr) return FieldError(field + ".continuations", "is missing");
+    ASSIGN_OR_RETURN(const Json* const continuations, item_fields.Require("continuations"));
     if (!continuations->is_array()) {
       return FieldError(field + ".continuations",
                         StrCat("is ", TypeName(*continuations),
@@ -117,8 +115,7 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body) {
                       StrCat("is ", Quote(*dtype), "; it must be \"float32\" or \"float16\""));
   }
   if (dtype == "float16") request.message.set_dtype("fp16");
-  const Json* input = fields.Find("input");
-  if (input == nullptr) return FieldError("input", "is missing");
+  ASSIGN_OR_RETURN(const Json* const input, fields.Require("input"));
   request.is_list = input->is_array() && !input->empty() && !input->front().is_number();
   if (!request.is_list) {
     ASSIGN_OR_RETURN(*request.message.add_inputs(), ReadTextOrTokens("input", *input));

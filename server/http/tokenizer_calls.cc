@@ -121,8 +121,7 @@ absl::StatusOr<std::string> DetokenizeJson(const HttpRequest& http, const CallCo
   RETURN_IF_ERROR(ReadModelName(body, call.Model()).status());
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckFields(kDetokenizeBody, fields));
-  const Json* tokens = fields.Find("tokens");
-  if (tokens == nullptr) return FieldError("tokens", "is missing");
+  ASSIGN_OR_RETURN(const Json* const tokens, fields.Require("tokens"));
   ASSIGN_OR_RETURN(const auto ids, ReadIds("tokens", *tokens));
   ASSIGN_OR_RETURN(const std::optional<bool> skips, fields.Bool("skip_special_tokens"));
   v1::DetokenizeRequest request;
