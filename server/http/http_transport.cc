@@ -22,6 +22,7 @@
 #include "base/thread_name.h"
 #include "server/config/limits.h"
 #include "server/http/body_memory.h"
+#include "server/http/http_error.h"
 #include "server/http/http_parser.h"
 #include "server/http/socket_stream.h"
 #include "server/net/acceptor.h"
@@ -448,24 +449,23 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 // The answer to a connection that is one too many.
 std::string RejectionResponse(Rejection reason) {
-  std::string status = "503 Service Unavailable", type = "server_error", message;
+  int status = 503;
+  std::string_view message;
   switch (reason) {
     case Rejection::kMaxConnections:
       message = "the server has too many connections (--max-connections)";
       break;
     case Rejection::kMaxConnectionsPerAddress:
-      status = "429 Too Many Requests";
-      type = "rate_limit_error";
+      status = 429;
       message = "this address has too many connections (--max-connections-per-address)";
       break;
     case Rejection::kNoDescriptors: message = "the server is out of file descriptors"; break;
     case Rejection::kBlocked: message = "this address is blocked"; break;
   }
-  return StrCat("HTTP/1.1 ", status,
-                "\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-                "Connection: close\r\n\r\n{\"error\":{\"message\":\"",
-                message, "\",\"type\":\"", type,
-                "\",\"param\":null,\"code\":\"too_many_connections\"}}");
+  const HttpReply reply = ErrorReply(status, message, "too_many_connections");
+  return StrCat("HTTP/1.1 ", status, " ", ReasonPhrase(status),
+                "\r\nContent-Type: ", reply.content_type,
+                "\r\nRetry-After: 1\r\nConnection: close\r\n\r\n", reply.body);
 }
 
 }  // namespace
