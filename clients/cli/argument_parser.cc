@@ -139,8 +139,6 @@ template Argument ArgumentParser::Add(const std::string&, std::optional<int64_t>
                                       const std::string&);
 template Argument ArgumentParser::Add(const std::string&, std::optional<uint64_t>&,
                                       const std::string&);
-template Argument ArgumentParser::Add(const std::string&, std::optional<float>&,
-                                      const std::string&);
 template Argument ArgumentParser::Add(const std::string&, std::optional<double>&,
                                       const std::string&);
 template Argument ArgumentParser::Add(const std::string&, std::vector<std::string>&,

@@ -12,7 +12,7 @@
 #include "base/field_error.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
-#include "models/text/tokenizer.h"
+#include "base/utf8.h"
 
 namespace lssar {
 

@@ -86,7 +86,6 @@ struct ParsedScore {
   std::vector<int> item_indices;  // [items.size()]: index of the message's item
   // The message's items that cannot be scored, with INVALID_ARGUMENT or FAILED_PRECONDITION.
   std::map<int, absl::Status> errors;
-  bool per_token = false;
 };
 
 // Ensures  an item is scored; where none is, the first one's error is that of the call

@@ -219,7 +219,6 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
   Request shared;
   RETURN_IF_ERROR(ReadScheduling(message, context, &shared));
   ParsedScore parsed;
-  parsed.per_token = message.per_token();
   int64_t num_repeat_bytes = 0;
   int64_t num_tokens = 0;
   for (int i = 0; i < message.items_size(); ++i) {

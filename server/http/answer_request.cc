@@ -12,7 +12,6 @@
 #include "server/http/body_fields.h"
 #include "server/http/json_text.h"
 #include "server/http/request_fields.h"
-#include "server/http/tool_fields.h"
 #include "server/http/tool_messages.h"
 
 namespace lssar {

@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "server/http/json_text.h"
+#include "server/http/openai_request.h"
 #include "server/loaded_model.h"
 
 namespace lssar {

@@ -16,9 +16,9 @@
 #include "absl/status/statusor.h"
 #include "server/api/call_context.h"
 #include "server/api/method.h"
+#include "server/http/field_names.h"
 #include "server/http/http_error.h"
 #include "server/http/http_exchange.h"
-#include "server/http/openai_request.h"
 
 namespace lssar {
 

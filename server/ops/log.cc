@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/str_cat.h"
 #include "base/thread_name.h"
 

@@ -7,10 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <string_view>
-
-#include "base/clock.h"
 
 namespace spdlog {
 class logger;

@@ -16,7 +16,6 @@
 
 namespace prometheus {
 class Counter;
-class Gauge;
 class Histogram;
 class Registry;
 }  // namespace prometheus
