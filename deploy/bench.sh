@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs missing Debian 12 packages, builds, and measures the machine's bandwidth and FLOP
-# ceilings, the kernels beside their peers, and whole models. With the peer it takes less than eight
-# minutes after the build: 453 s on two cores of a 4th-generation AMD EPYC that read 30 GB/s. Run
+# ceilings, the kernels beside their peers, and whole models. With the peer it took 453 s after the
+# build, on two cores of a 4th-generation AMD EPYC that read 30 GB/s, when llama.cpp ran once for a
+# figure; it runs with flash attention on and off now, and with a cache of 8 bits beside ours. Run
 # nothing else on the machine meanwhile.
 #
 #   sh deploy/bench.sh

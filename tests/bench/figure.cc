@@ -52,6 +52,12 @@ const char* PerSecond(Bound bound) { return bound == Bound::kRead ? "GB/s" : "GF
 
 }  // namespace
 
+double DecodeAttentionBytes(const HeadBytes& heads, const AttentionStats& stats) {
+  const double num_rows = double(stats.num_value_rows) * heads.num_kv_heads / heads.num_heads;
+  return num_rows * heads.key_row +
+         std::min(double(stats.num_value_rows_read), num_rows) * heads.value_row;
+}
+
 double TokensPerSecond(const Figure& figure) {
   return MedianOf(figure,
                   [&](const FigureSample& sample) { return figure.num_tokens / sample.seconds; });
@@ -142,6 +148,7 @@ nlohmann::json ToJson(const Figure& figure) {
           {"value_rows_read", figure.value_rows_read},
           {"peer_tokens_per_second", figure.peer},
           {"peer_ceiling_per_second", figure.peer_ceiling},
+          {"peer_program", figure.peer_program},
           {"step",
            {{"us", step.us},
             {"op_us", ops},

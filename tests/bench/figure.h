@@ -29,12 +29,13 @@ struct Figure {
   int num_tokens = 0;  // of a sample
   int num_steps = 0;   // of a sample
   std::vector<FigureSample> samples = {};
-  // Lower bound of the bytes or FLOPs of a sample.
+  // Bytes or FLOPs of a sample: the least, but for the V rows of DecodeAttentionBytes.
   double weights_work = 0;
   double attention_work = 0;
-  double value_rows_read = 0;  // share of V rows
-  double peer = 0;             // tokens per second; 0: no peer
-  double peer_ceiling = 0;     // measured with the peer
+  double value_rows_read = 0;        // share of V rows
+  double peer = 0;                   // tokens per second; 0: no peer
+  double peer_ceiling = 0;           // measured with the peer
+  nlohmann::json peer_program = {};  // PeerResult::program
 };
 
 // One kind of work in two formats, sampled in turns.
@@ -45,6 +46,19 @@ struct TurnRatio {
 };
 void Print(const TurnRatio& ratio, std::FILE* out);
 nlohmann::json ToJson(const TurnRatio& ratio);
+
+// The heads of an attention, and the bytes of a token's row of K and of V in one of its K/V heads.
+struct HeadBytes {
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  double key_row = 0;
+  double value_row = 0;
+};
+// Bytes of K and V of decode steps. Each K/V head's rows of K are read once. `stats` counts rows of
+// V once for each query head: the heads of a group share them, so no K/V head is taken to read more
+// than all of its rows, once. That is exact where every weight is non-zero (softmax) or a head has
+// its own K/V head; where the heads of a group choose among the keys (LSSAR) it is an upper bound.
+double DecodeAttentionBytes(const HeadBytes& heads, const AttentionStats& stats);
 
 // Medians over the samples. The share of a sample is relative to the ceiling of its own moment.
 double TokensPerSecond(const Figure& figure);

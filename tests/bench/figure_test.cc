@@ -52,6 +52,25 @@ TEST(FigureTest, TheMedianSamplesPartsAddUpToItsStep) {
   EXPECT_THAT(step["ceiling_per_second"].get<double>(), DoubleEq(5e9));
 }
 
+// 9 query heads on 3 K/V heads, one layer and 100 keys: softmax reads every row of V, which the
+// three heads of a group share. 300 rows of K and of V are read, of 128 and of 64 bytes.
+TEST(DecodeAttentionBytesTest, AGroupReadsItsRowsOfVOnce) {
+  const HeadBytes grouped{.num_heads = 9, .num_kv_heads = 3, .key_row = 128, .value_row = 64};
+  EXPECT_THAT(DecodeAttentionBytes(grouped, {.num_value_rows = 900, .num_value_rows_read = 900}),
+              DoubleEq(300 * 128 + 300 * 64));
+  // 10% of the rows: at most 90 different ones.
+  EXPECT_THAT(DecodeAttentionBytes(grouped, {.num_value_rows = 900, .num_value_rows_read = 90}),
+              DoubleEq(300 * 128 + 90 * 64));
+}
+
+TEST(DecodeAttentionBytesTest, AHeadOfItsOwnReadsWhatItCounts) {
+  const HeadBytes own{.num_heads = 3, .num_kv_heads = 3, .key_row = 128, .value_row = 64};
+  EXPECT_THAT(DecodeAttentionBytes(own, {.num_value_rows = 300, .num_value_rows_read = 300}),
+              DoubleEq(300 * 128 + 300 * 64));
+  EXPECT_THAT(DecodeAttentionBytes(own, {.num_value_rows = 300, .num_value_rows_read = 60}),
+              DoubleEq(300 * 128 + 60 * 64));
+}
+
 TEST(TimedBackendTest, CountsThePackedBytesOfEveryProduct) {
   constexpr int kRows = 64, kCols = 768;
   TimedBackend backend(*MakeBackend({.name = "cpu", .num_threads = 1}));

@@ -13,6 +13,8 @@
 //   model_bench --model DIR --dtype int8,int4 --peer-llama DIR/llama-bench
 //               --peer-gguf int8=Q8_0.gguf int4=Q4_0.gguf
 //                                               a real model beside llama.cpp on the same weights
+//
+// llama.cpp's cache has as many bits as ours: F32, F16 (fx16 too) or Q8_0 (int8).
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
@@ -50,7 +52,7 @@ struct Flags {
   bool random_cache = false;
   bool by_turns = false;
   std::string text;
-  std::string peer_llama, peer_flash_attention = "auto";
+  std::string peer_llama, peer_flash_attention = "best";
   std::vector<std::string> peer_gguf;  // TYPE=PATH
   std::string json;
   int num_threads = 0;
@@ -176,15 +178,20 @@ class Runner {
     ResetPeak();
   }
 
-  std::unique_ptr<PeerLlama> MakePeer(int num_repeats) const {
+  std::unique_ptr<PeerLlama> MakePeer(const std::string& kv, int num_repeats) const {
     if (flags_.peer_llama.empty() || IsGrouped()) return nullptr;
-    return std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(), num_repeats,
-                                       flags_.peer_flash_attention);
+    return std::make_unique<PeerLlama>(
+        PeerOptions{.llama_bench = flags_.peer_llama,
+                    .num_threads = model_->NumThreads(),
+                    .num_repeats = num_repeats,
+                    .flash_attention = flags_.peer_flash_attention,
+                    .cache_type = std::string(PeerCacheType(*ParseDType(kv)))});
   }
 
   // A format of RunByTurns.
   struct Turn {
     std::unique_ptr<BenchModel> model;
+    std::unique_ptr<PeerLlama> peer;
     std::string gguf, peer_type;
     Figure figure = {};
     std::vector<double> peers = {}, peer_ceilings = {};  // one for each sample
@@ -199,8 +206,9 @@ class Runner {
         model_ = Load(dtype, kv, 1);
         if (model_ == nullptr) return false;
         MeasureMachine();
-        peer_ = MakePeer(1);
+        std::unique_ptr<PeerLlama> peer = MakePeer(kv, 1);
         turns.push_back({.model = std::move(model_),
+                         .peer = std::move(peer),
                          .gguf = GgufPath(dtype),
                          .peer_type = NameOf(MatricesOf(dtype)),
                          .figure = {.work = "", .format = FormatName(dtype, kv)}});
@@ -228,7 +236,7 @@ class Runner {
       }
       for (Turn& turn : turns) {
         SetDecodeWork(turn.figure, *turn.model, turn.model->TakeStats());
-        if (peer_ != nullptr) {
+        if (turn.peer != nullptr) {
           turn.figure.peer = Median(turn.peers);
           turn.figure.peer_ceiling = Median(turn.peer_ceilings);
         }
@@ -248,13 +256,14 @@ class Runner {
     const double between = CeilingNow(turn.figure);
     turn.figure.samples.push_back(
         {.seconds = seconds, .ceiling = (before + between) / 2, .ops = turn.model->TakeCosts()});
-    if (peer_ == nullptr) return true;
-    const absl::StatusOr<PeerResult> peer = peer_->Decode(turn.gguf, depth, kDecodeTokens);
+    if (turn.peer == nullptr) return true;
+    const absl::StatusOr<PeerResult> peer = turn.peer->Decode(turn.gguf, depth, kDecodeTokens);
     if (!peer.ok()) {
       std::fprintf(stderr, "%s\n", peer.status().ToString().c_str());
       return false;
     }
     turn.peers.push_back(peer->tokens_per_second);
+    turn.figure.peer_program = peer->program;
     turn.peer_ceilings.push_back((between + CeilingNow(turn.figure)) / 2);
     return true;
   }
@@ -268,7 +277,7 @@ class Runner {
     TurnRatio over_peer{.format = turn.figure.format, .other = "llama.cpp's " + turn.peer_type};
     for (size_t i = 0; i < turn.figure.samples.size(); ++i) {
       if (&turn != &first) over_first.ratios.push_back(rate(turn, i) / rate(first, i));
-      if (peer_ != nullptr) over_peer.ratios.push_back(rate(turn, i) / turn.peers[i]);
+      if (turn.peer != nullptr) over_peer.ratios.push_back(rate(turn, i) / turn.peers[i]);
     }
     for (const TurnRatio& ratio : {over_first, over_peer}) {
       if (ratio.ratios.empty()) continue;
@@ -285,7 +294,7 @@ class Runner {
     if (model_ == nullptr) return false;
     format_ = FormatName(dtype, kv);
     is_first_kv_ = kv == flags_.kv[0];
-    peer_ = MakePeer(flags_.num_repeats);
+    peer_ = MakePeer(kv, flags_.num_repeats);
     peer_gguf_ = GgufPath(dtype);
     MeasureMachine();
     PrintHeader(stdout);
@@ -302,10 +311,11 @@ class Runner {
     if (Asked("together")) MeasureTogether();
     const double mib = double(PeakBytes() - ceilings_->NumBytes()) / (1 << 20);
     std::printf("%-22s %-22s %6.0f MiB", "peak memory", format_.c_str(), mib);
-    if (peer_peak_bytes_ > 0)
-      std::printf("  (peer %.0f MiB)", double(peer_peak_bytes_) / (1 << 20));
+    const double peer_mib = peer_ == nullptr ? 0 : double(peer_peaks_[PeerKey()]) / (1 << 20);
+    if (peer_mib > 0) std::printf("  (peer %.0f MiB)", peer_mib);
     std::printf("\n\n");
     json_["peak_mib"][format_] = mib;
+    json_["peer_peak_mib"][format_] = peer_mib;
     model_.reset();
     num_cached_ = 0;
     return true;
@@ -426,16 +436,17 @@ class Runner {
                   }));
   }
 
-  // A step reads the weights once, all of K once, and the V rows of non-zero weight, once for each
-  // query head: more than is read where the query heads of a K/V head share rows. `stats`: of all
-  // samples; of steps with several rows of a sequence, their mean over the rows, so the V rows are
-  // fewer than are read.
+  // A step reads the weights once, all of K once, and the V rows of non-zero weight
+  // (DecodeAttentionBytes). `stats`: of all samples; for steps with several rows of a sequence the
+  // mean over the rows, so the V rows are fewer than are read.
   void SetDecodeWork(Figure& figure, const BenchModel& model, const AttentionStats& stats) {
     const ModelConfig& c = model.Config();
-    const double group_size = double(c.num_attention_heads) / c.NumKvHeads();
     for (const OpCost& op : figure.samples[0].ops) figure.weights_work += double(op.weight_bytes);
-    figure.attention_work = (double(stats.num_value_rows) / group_size * model.KeyRowBytes() +
-                             double(stats.num_value_rows_read) * model.ValueRowBytes()) /
+    figure.attention_work = DecodeAttentionBytes({.num_heads = c.num_attention_heads,
+                                                  .num_kv_heads = c.NumKvHeads(),
+                                                  .key_row = model.KeyRowBytes(),
+                                                  .value_row = model.ValueRowBytes()},
+                                                 stats) /
                             flags_.num_repeats;
     figure.value_rows_read =
         double(stats.num_value_rows_read) / double(std::max<int64_t>(1, stats.num_value_rows));
@@ -447,28 +458,33 @@ class Runner {
     json_["figures"].push_back(ToJson(figure));
   }
 
-  // Runs llama.cpp once for all our K/V types.
+  // llama.cpp's weights and cache.
+  std::string PeerKey() const { return peer_gguf_ + " " + peer_->CacheType(); }
+
+  // Runs llama.cpp once for all our K/V types of its cache's type.
   void RunPeerOnce(Figure& figure, const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
-    const auto [found, is_first] = peer_figures_.try_emplace(peer_gguf_ + " " + figure.work);
+    const auto [found, is_first] = peer_figures_.try_emplace(PeerKey() + " " + figure.work);
     if (is_first) {
       const double before = CeilingNow(figure);
       const absl::StatusOr<PeerResult> peer = run_peer();
       if (peer.ok()) {
-        peer_peak_bytes_ = std::max(peer_peak_bytes_, peer->peak_bytes);
+        int64_t& peak = peer_peaks_[PeerKey()];
+        peak = std::max(peak, peer->peak_bytes);
         found->second.tokens_per_second = peer->tokens_per_second;
         found->second.ceiling = (before + CeilingNow(figure)) / 2;
+        found->second.program = peer->program;
       } else {
         std::fprintf(stderr, "%s\n", peer.status().ToString().c_str());
       }
     }
     figure.peer = found->second.tokens_per_second;
     figure.peer_ceiling = found->second.ceiling;
+    figure.peer_program = found->second.program;
   }
 
   void WriteJson() {
     if (flags_.json.empty()) return;
     json_["machine"] = machine_;
-    json_["peer_peak_mib"] = double(peer_peak_bytes_) / (1 << 20);
     std::ofstream(flags_.json) << json_.dump(2) << "\n";
   }
 
@@ -484,13 +500,14 @@ class Runner {
   struct PeerFigure {
     double tokens_per_second = 0;
     double ceiling = 0;
+    nlohmann::json program = {};
   };
   std::map<std::string, PeerFigure> peer_figures_;
+  std::map<std::string, int64_t> peer_peaks_;  // bytes by PeerKey
   std::unique_ptr<BenchModel> model_;
   std::unique_ptr<PeerLlama> peer_;
   std::unique_ptr<Ceilings> ceilings_;
   nlohmann::json json_;
-  int64_t peer_peak_bytes_ = 0;
   int num_cached_ = 0;  // of sequence 0
   bool is_first_kv_ = true;
 };
@@ -538,7 +555,7 @@ int main(int argc, char** argv) {
       "File of 16-bit token ids instead of synthetic ones, as models/zoo/*/held_out.bin");
   app.add_option("--peer-llama", flags.peer_llama, "Path of llama.cpp's llama-bench");
   app.add_option("--peer-flash-attention", flags.peer_flash_attention,
-                 "llama.cpp's -fa; best: the faster of on and off")
+                 "llama.cpp's -fa; best: the faster of on and off (on with a quantized cache)")
       ->check(CLI::IsMember({"on", "off", "auto", "best"}))
       ->capture_default_str();
   app.add_option("--peer-gguf", flags.peer_gguf,

@@ -56,6 +56,16 @@ absl::StatusOr<ChildOutput> RunChild(std::vector<std::string> arguments,
   return output;
 }
 
+// The fields of a row of a bench that tell which program ran, and how.
+nlohmann::json AboutProgram(const nlohmann::json& row) {
+  nlohmann::json about = nlohmann::json::object();
+  for (const char* name : {"build_commit", "build_number", "cpu_info", "gpu_info", "backends",
+                           "model_type", "n_threads", "type_k", "type_v", "flash_attn"}) {
+    if (row.contains(name)) about[name] = row[name];
+  }
+  return about;
+}
+
 // llama-bench -o json prints a list of one object per test, with the repetitions in samples_ts.
 absl::StatusOr<PeerResult> FromLlamaBench(std::vector<std::string> arguments) {
   absl::StatusOr<ChildOutput> output = RunChild(arguments);
@@ -65,10 +75,37 @@ absl::StatusOr<PeerResult> FromLlamaBench(std::vector<std::string> arguments) {
     return absl::InternalError(
         StrCat(arguments[0], " printed no test: ", output->text.substr(0, 200)));
   }
-  return PeerResult{Median(tests[0]["samples_ts"].get<std::vector<double>>()), output->peak_bytes};
+  return PeerResult{Median(tests[0]["samples_ts"].get<std::vector<double>>()), output->peak_bytes,
+                    AboutProgram(tests[0])};
+}
+
+absl::StatusOr<PeerText> RunLookup(std::vector<std::string> arguments) {
+  absl::StatusOr<ChildOutput> child = RunChild(arguments, Errors::kInText);
+  if (!child.ok()) return child.status();
+  PeerText text{.output = std::move(child->text)};
+  const auto number_after = [&](std::string_view name) {
+    const size_t at = text.output.rfind(name);
+    return at == std::string::npos ? 0.0 : std::atof(text.output.c_str() + at + name.size());
+  };
+  const size_t decoded = text.output.rfind("decoded ");
+  if (decoded != std::string::npos)
+    text.tokens_per_second =
+        std::atof(text.output.c_str() + text.output.find("speed:", decoded) + 6);
+  text.num_draft_tokens = int(number_after("n_drafted    ="));
+  text.num_accepted_tokens = int(number_after("n_accept     ="));
+  if (text.tokens_per_second > 0) return text;
+  return absl::InternalError(StrCat(arguments[0], " printed no speed"));
 }
 
 }  // namespace
+
+std::string_view PeerCacheType(DType kv) {
+  switch (kv) {
+    case DType::kF32: return "f32";
+    case DType::kI8: return "q8_0";
+    default: return "f16";
+  }
+}
 
 absl::StatusOr<PeerResult> PeerLlama::Prefill(const std::string& gguf, int depth,
                                               int num_tokens) const {
@@ -81,57 +118,62 @@ absl::StatusOr<PeerResult> PeerLlama::Decode(const std::string& gguf, int depth,
 }
 
 absl::StatusOr<PeerResult> PeerLlama::LlamaBench(std::vector<std::string> arguments) const {
-  arguments.insert(arguments.begin(), llama_bench_);
-  arguments.insert(arguments.end(),
-                   {"-t", StrCat(num_threads_), "-r", StrCat(num_repeats_), "-o", "json", "-fa"});
+  arguments.insert(arguments.begin(), options_.llama_bench);
+  arguments.insert(arguments.end(), {"-t", StrCat(options_.num_threads), "-r",
+                                     StrCat(options_.num_repeats), "-o", "json"});
   return Fastest(std::move(arguments), FromLlamaBench);
 }
 
-// `arguments` end with "-fa".
 absl::StatusOr<PeerResult> PeerLlama::Fastest(
     std::vector<std::string> arguments,
     const std::function<absl::StatusOr<PeerResult>(std::vector<std::string>)>& run) const {
+  const std::string& type = options_.cache_type;
+  arguments.insert(arguments.end(), {"-ctk", type, "-ctv", type, "-fa"});
   const auto with = [&](std::string_view flash_attention) {
     std::vector<std::string> all = arguments;
     all.emplace_back(flash_attention);
     return run(std::move(all));
   };
-  if (flash_attention_ != "best") return with(flash_attention_);
+  if (options_.flash_attention != "best") return with(options_.flash_attention);
   absl::StatusOr<PeerResult> on = with("on");
+  if (!on.ok() || type.starts_with("q")) return on;
   absl::StatusOr<PeerResult> off = with("off");
-  if (!on.ok() || !off.ok()) return on.ok() ? off : on;
-  return on->tokens_per_second > off->tokens_per_second ? on : off;
+  if (!off.ok() || on->tokens_per_second > off->tokens_per_second) return off.ok() ? on : off;
+  off->peak_bytes = on->peak_bytes;
+  return off;
 }
 
 std::string PeerLlama::Program(const char* name) const {
-  return llama_bench_.substr(0, llama_bench_.rfind('/') + 1) + name;
+  return options_.llama_bench.substr(0, options_.llama_bench.rfind('/') + 1) + name;
 }
 
 absl::StatusOr<PeerResult> PeerLlama::BatchedBench(std::vector<std::string> arguments) const {
   arguments.insert(arguments.begin(), Program("llama-batched-bench"));
   // -pps computes one prompt for all sequences.
   arguments.insert(arguments.end(),
-                   {"-t", StrCat(num_threads_), "-pps", "--output-format", "jsonl", "-fa"});
+                   {"-t", StrCat(options_.num_threads), "-pps", "--output-format", "jsonl"});
   return Fastest(std::move(arguments),
                  [this](std::vector<std::string> all) { return RunBatched(std::move(all)); });
 }
 
 absl::StatusOr<PeerResult> PeerLlama::RunBatched(std::vector<std::string> arguments) const {
   std::vector<double> samples;
-  int64_t peak_bytes = 0;
-  for (int repeat = 0; repeat < num_repeats_; ++repeat) {
+  PeerResult result;
+  for (int repeat = 0; repeat < options_.num_repeats; ++repeat) {
     absl::StatusOr<ChildOutput> output = RunChild(arguments);
     if (!output.ok()) return output.status();
-    peak_bytes = std::max(peak_bytes, output->peak_bytes);
+    result.peak_bytes = std::max(result.peak_bytes, output->peak_bytes);
     std::istringstream lines(output->text);
     for (std::string line; std::getline(lines, line);) {
       const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
-      if (row.is_object() && row.contains("speed_tg"))
-        samples.push_back(row["speed_tg"].get<double>());
+      if (!row.is_object() || !row.contains("speed_tg")) continue;
+      samples.push_back(row["speed_tg"].get<double>());
+      result.program = AboutProgram(row);
     }
   }
   if (samples.empty()) return absl::InternalError(StrCat(arguments[0], " printed no speed_tg"));
-  return PeerResult{Median(samples), peak_bytes};
+  result.tokens_per_second = Median(samples);
+  return result;
 }
 
 // Each sequence gets a copy of the prompt's cache. Decoding then reads as much as if every prompt
@@ -152,28 +194,22 @@ absl::StatusOr<PeerResult> PeerLlama::Rows(const std::string& gguf, int num_rows
 absl::StatusOr<PeerText> PeerLlama::Lookup(const std::string& gguf, const std::string& prompt_file,
                                            int num_prompt_tokens, int num_tokens,
                                            int num_draft_tokens) const {
-  const std::string program = Program("llama-lookup");
+  PeerText fastest;
   // Greedy, with as little sampling as there is.
-  absl::StatusOr<ChildOutput> child =
-      RunChild({program, "-m", gguf, "-f", prompt_file, "-n", StrCat(num_tokens), "-c",
-                StrCat(num_prompt_tokens + num_tokens + num_draft_tokens + 64), "-t",
-                StrCat(num_threads_), "-fa", flash_attention_, "--samplers", "top_k", "--top-k",
-                "1", "--spec-draft-n-max", StrCat(num_draft_tokens)},
-               Errors::kInText);
-  if (!child.ok()) return child.status();
-  PeerText text{.output = std::move(child->text)};
-  const auto number_after = [&](std::string_view name) {
-    const size_t at = text.output.rfind(name);
-    return at == std::string::npos ? 0.0 : std::atof(text.output.c_str() + at + name.size());
-  };
-  const size_t decoded = text.output.rfind("decoded ");
-  if (decoded != std::string::npos)
-    text.tokens_per_second =
-        std::atof(text.output.c_str() + text.output.find("speed:", decoded) + 6);
-  text.num_draft_tokens = int(number_after("n_drafted    ="));
-  text.num_accepted_tokens = int(number_after("n_accept     ="));
-  if (text.tokens_per_second > 0) return text;
-  return absl::InternalError(StrCat(program, " printed no speed"));
+  const absl::StatusOr<PeerResult> result =
+      Fastest({Program("llama-lookup"), "-m", gguf, "-f", prompt_file, "-n", StrCat(num_tokens),
+               "-c", StrCat(num_prompt_tokens + num_tokens + num_draft_tokens + 64), "-t",
+               StrCat(options_.num_threads), "--samplers", "top_k", "--top-k", "1",
+               "--spec-draft-n-max", StrCat(num_draft_tokens)},
+              [&](std::vector<std::string> all) -> absl::StatusOr<PeerResult> {
+                absl::StatusOr<PeerText> text = RunLookup(std::move(all));
+                if (!text.ok()) return text.status();
+                PeerResult rate{.tokens_per_second = text->tokens_per_second};
+                if (rate.tokens_per_second > fastest.tokens_per_second) fastest = *std::move(text);
+                return rate;
+              });
+  if (!result.ok()) return result.status();
+  return fastest;
 }
 
 }  // namespace lssar::bench

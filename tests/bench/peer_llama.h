@@ -4,16 +4,23 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/dtype.h"
 
 namespace lssar::bench {
 
 struct PeerResult {
   double tokens_per_second = 0;  // median of llama-bench's own repetitions
-  int64_t peak_bytes = 0;        // largest resident set of the child
+  // Largest resident set of the child; with "best" that with flash attention, which needs less.
+  int64_t peak_bytes = 0;
+  // What the program says of itself: build_commit, cpu_info, type_k, type_v, flash_attn, n_threads,
+  // as far as it does.
+  nlohmann::json program = nlohmann::json::object();
 };
 
 // A greedy text of llama-lookup.
@@ -24,18 +31,26 @@ struct PeerText {
   std::string output;  // all that the program printed: the prompt, the text, its log
 };
 
+// llama.cpp's name of the cache type with as many bits as ours: -ctk and -ctv.
+// Requires  HoldsKv(kv)
+std::string_view PeerCacheType(DType kv);
+
+struct PeerOptions {
+  // Path of the program; llama-batched-bench and llama-lookup must be in the same folder.
+  std::string llama_bench;
+  int num_threads = 0;
+  int num_repeats = 1;
+  // "on", "off", "auto" (llama.cpp's default), or "best": the faster of on and off. llama.cpp has a
+  // quantized cache with flash attention alone, so "best" is "on" with one.
+  std::string flash_attention = "best";
+  std::string cache_type = "f16";  // as PeerCacheType gives it
+};
+
 class PeerLlama {
  public:
-  // `llama_bench`: path of the program; llama-batched-bench and llama-lookup must be in the same
-  // folder.
-  // `flash_attention`: "on", "off", "auto" (llama.cpp's default), or "best": the faster of on and
-  // off, except in Lookup.
-  PeerLlama(std::string llama_bench, int num_threads, int num_repeats,
-            std::string flash_attention = "auto")
-      : llama_bench_(std::move(llama_bench)),
-        num_threads_(num_threads),
-        num_repeats_(num_repeats),
-        flash_attention_(std::move(flash_attention)) {}
+  explicit PeerLlama(PeerOptions options) : options_(std::move(options)) {}
+
+  const std::string& CacheType() const { return options_.cache_type; }
 
   // Errors  INTERNAL: the child failed, or its output cannot be parsed.
   absl::StatusOr<PeerResult> Prefill(const std::string& gguf, int depth, int num_tokens) const;
@@ -48,7 +63,7 @@ class PeerLlama {
   absl::StatusOr<PeerResult> Rows(const std::string& gguf, int num_rows, int depth,
                                   int num_steps) const;
   // Continues the text of `prompt_file` with drafts of up to `num_draft_tokens` from an n-gram
-  // lookup; 0: no drafts. Runs once.
+  // lookup; 0: no drafts. Runs once (with "best" twice).
   absl::StatusOr<PeerText> Lookup(const std::string& gguf, const std::string& prompt_file,
                                   int num_prompt_tokens, int num_tokens,
                                   int num_draft_tokens) const;
@@ -58,14 +73,12 @@ class PeerLlama {
   absl::StatusOr<PeerResult> LlamaBench(std::vector<std::string> arguments) const;
   absl::StatusOr<PeerResult> BatchedBench(std::vector<std::string> arguments) const;
   absl::StatusOr<PeerResult> RunBatched(std::vector<std::string> arguments) const;
+  // Appends the cache's types and flash attention to `arguments`, and runs them.
   absl::StatusOr<PeerResult> Fastest(
       std::vector<std::string> arguments,
       const std::function<absl::StatusOr<PeerResult>(std::vector<std::string>)>& run) const;
 
-  std::string llama_bench_;
-  int num_threads_;
-  int num_repeats_;
-  std::string flash_attention_;
+  PeerOptions options_;
 };
 
 }  // namespace lssar::bench

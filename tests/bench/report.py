@@ -121,9 +121,9 @@ def step_row(goal: Goal, figure: dict) -> str:
 
 
 def memory_rows(run: dict) -> list[str]:
-    peer = run['peer_peak_mib']
     rows = []
     for weights_and_kv, mib in run['peak_mib'].items():
+        peer = run['peer_peak_mib'][weights_and_kv]
         if not peer:
             rows.append(f'| {weights_and_kv} | {mib:,.0f} | - | - | {MEMORY_SHARE:.0%} | |')
             continue

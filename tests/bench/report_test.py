@@ -34,7 +34,8 @@ def model_run(weights_and_kv, peer):
     return {'machine': 'M', 'figures': [figure(work, each, peer=peer)
                                         for work in sorted(works) for each in weights_and_kv],
             'peak_mib': {each: 500 for each in weights_and_kv},
-            'peer_peak_mib': 1000 if peer else 0}
+            'peer_peak_mib': {each: 1000 + 500 * i if peer else 0
+                              for i, each in enumerate(weights_and_kv)}}
 
 
 def turn_ratios(peer):
@@ -124,6 +125,14 @@ class TurnTest(unittest.TestCase):
             f"| {report.INT8}, decode at 0 | llama.cpp's Q8_0 | 1.20x | 1.20 to 1.20 | - | |",
             f"| {report.INT4}, decode at 0 | llama.cpp's Q4_0 | 1.49x | 1.49 to 1.49 | 1.5x "
             '| missed |'])
+
+
+class MemoryTest(unittest.TestCase):
+
+    def test_each_format_stands_beside_the_peer_with_its_type_of_cache(self):
+        self.assertEqual(report.memory_rows(model_run([report.INT8, report.INT8_KV], 100.0)), [
+            f'| {report.INT8} | 500 | 1,000 | 50% | 60% | yes |',
+            f'| {report.INT8_KV} | 500 | 1,500 | 33% | 60% | yes |'])
 
 
 class PageTest(unittest.TestCase):

@@ -280,7 +280,10 @@ absl::Status MeasureCopies(const Setting& setting, const CopyingModel& copying, 
       .name = "copy",
       .requests = {Generate(copying.Tokens(setting.passage), setting.num_tokens, 0, 1)}};
   const std::vector<int32_t> text = copying.Tokens(setting.num_tokens);
-  const bench::PeerLlama peer(setting.peer_llama, num_threads, 1);
+  const bench::PeerLlama peer(
+      {.llama_bench = setting.peer_llama,
+       .num_threads = num_threads,
+       .cache_type = std::string(bench::PeerCacheType(setting.engine.kv_cache_dtype))});
   const auto run_peer = [&](int num_draft_tokens, double* rate) -> absl::Status {
     ASSIGN_OR_RETURN(const bench::PeerText copied,
                      peer.Lookup(copying.gguf(), copying.prompt_file(), setting.passage,
