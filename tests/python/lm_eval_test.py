@@ -204,6 +204,16 @@ class HttpEqualsGrpcTest(unittest.TestCase):
     numbers of the model `lssar` for every kind of task: cut texts, empty contexts, several windows.
     """
 
+    BLANK = '''
+import json, sys
+from lm_eval.api.instance import Instance
+import lssar.lm_eval
+model = lssar.lm_eval.LssarLM(sys.argv[1], max_length=int(sys.argv[2]))
+print(json.dumps(model.loglikelihood(
+    [Instance('loglikelihood', {}, ('  ', text), i)
+     for i, text in enumerate(json.loads(sys.argv[3]))], disable_tqdm=True)))
+'''
+    BEHIND_SPACE = 'the cat', 'the cat and the dog sat on the old house'
     MAX_MODEL_LEN = 48
     # Tokens of a context, which 8 follow: most where they fill a window, or two.
     LENGTHS = (0, 1, 2, 20, *range(36, 46), 86, 88, 90, 100)
@@ -220,11 +230,13 @@ class HttpEqualsGrpcTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        python = environment('foreign')
+        python = cls.python = environment('foreign')
         folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         flags = '--max-model-len', str(cls.MAX_MODEL_LEN)
-        servers = [cls.enterClassContext(RunningServer(*flags, model=model))
-                   for model in (MODEL, cls.without_bos(folder / 'no-bos'))]
+        servers = cls.servers = [
+            cls.enterClassContext(RunningServer(*flags, model=model))
+            for model in (MODEL, cls.without_bos(folder / 'no-bos'),
+                          cls.without_bos(folder / 'no-bos-id', has_id=False))]
         tasks = folder / 'tasks'
         tasks.mkdir()
         with Client(servers[0].address, timeout_s=120) as client:
@@ -236,16 +248,22 @@ class HttpEqualsGrpcTest(unittest.TestCase):
                    env=isolated(HF_HUB_OFFLINE='1', HF_DATASETS_OFFLINE='1', OPENAI_API_KEY='none',
                                 HF_HOME=str(folder / 'hf')))
         outcomes = json.loads(done.stdout.splitlines()[-1])
-        cls.with_bos, cls.no_bos = outcomes[:2], outcomes[2:]
+        cls.with_bos, cls.no_bos, cls.no_bos_id = outcomes[:2], outcomes[2:4], outcomes[4:]
 
     @staticmethod
-    def without_bos(folder):
-        """The shipped checkpoint, as one that was trained without BOS. -> its path."""
+    def without_bos(folder, has_id=True):
+        """The shipped checkpoint, as one that was trained without BOS; not has_id: that names no
+        such token at all. -> its path."""
         shutil.copytree(MODEL, folder, symlinks=True)
-        config = json.loads((folder / 'tokenizer_config.json').read_text(encoding='utf-8'))
-        (folder / 'tokenizer_config.json').unlink()
-        (folder / 'tokenizer_config.json').write_text(json.dumps({**config,
-                                                                  'add_bos_token': False}))
+        for name in 'tokenizer_config.json', 'config.json':
+            config = json.loads((folder / name).read_text(encoding='utf-8'))
+            if name == 'tokenizer_config.json':
+                config['add_bos_token'] = False
+            if not has_id:
+                config = {field: value for field, value in config.items()
+                          if field not in ('bos_token', 'bos_token_id')}
+            (folder / name).unlink()
+            (folder / name).write_text(json.dumps(config))
         return str(folder)
 
     @classmethod
@@ -303,8 +321,33 @@ class HttpEqualsGrpcTest(unittest.TestCase):
     def test_a_checkpoint_that_was_trained_with_bos(self):
         print(f'largest relative difference {self.compare(self.with_bos):.2g}', end=' ', flush=True)
 
+    def test_an_items_perplexity_is_its_log_likelihood(self):
+        """As compare.py of deploy/evaluation takes it."""
+        for sample in self.with_bos[0]['samples']['equal_word']:
+            self.assertEqual(sample['perplexity'], sample['resps'][0][0][0])
+
     def test_a_checkpoint_that_was_trained_without_bos(self):
         self.compare(self.no_bos)
+
+    def test_a_context_of_white_space_belongs_to_the_continuation(self):
+        """Also in a text that may be longer than the window, which the client tokenises; and
+        without BOS, where the server refuses such a context."""
+        for server in self.servers[0], self.servers[2]:
+            done = run(self.python, '-c', self.BLANK, server.address, str(MAX_LENGTH),
+                       json.dumps(self.BEHIND_SPACE), env=isolated())
+            found = json.loads(done.stdout.splitlines()[-1])
+            with Client(server.address, timeout_s=120) as client:
+                for text, result in zip(self.BEHIND_SPACE, found, strict=True):
+                    ids = client.tokenize('  ' + text, add_bos=False)
+                    [score] = client.score([client.get_info().eos_id], [ids])
+                    self.assertEqual(result, [score.logprob, score.is_greedy])
+
+    def test_a_checkpoint_without_a_bos_token(self):
+        """Its EOS, which is the other's BOS, stands for an empty context."""
+        self.compare(self.no_bos_id)
+        for kind, samples in self.no_bos[0]['samples'].items():
+            self.assertEqual([sample['resps'] for sample in self.no_bos_id[0]['samples'][kind]],
+                             [sample['resps'] for sample in samples], kind)
 
 
 if __name__ == '__main__':

@@ -8,7 +8,8 @@ Python, import this module and pass model='lssar' to lm_eval.simple_evaluate.
 
 Log-likelihoods are the server's Score, bit for bit: texts are sent as they are and the server
 tokenises them. Only texts that may be longer than the model's window are tokenised first and
-truncated on the left, as lm-eval's own `hf` model does it.
+truncated on the left, as lm-eval's own `hf` model does it. For an empty context the model's BOS is
+sent, or its EOS where it has no BOS.
 """
 
 from __future__ import annotations
@@ -214,28 +215,30 @@ class LssarLM(LM):
 
     def _items(self, pairs: Iterable[tuple[str, str]]) -> Iterator[ScoreItem]:
         """Items in the order of `pairs`. Neighbours with the same context share an item, so that
-        the context is computed once."""
+        the context is computed once. The prefix token stands for an empty context, and for one of
+        white space, which belongs to the continuation."""
         for context, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
+            is_empty = not context.rstrip()
+            prompt: Text = [self.prefix_token_id] if is_empty else context
             texts: list[Text] = []
             for _, continuation in group:
                 if most_tokens(context + continuation) <= self.max_length + 1:
-                    texts.append(continuation)
+                    texts.append(context + continuation if is_empty else continuation)
                     continue
                 if texts:
-                    yield context, texts
+                    yield prompt, texts
                     texts = []
                 yield self._windowed(context, continuation)
             if texts:
-                yield context, texts
+                yield prompt, texts
 
     def _windowed(self, context: str, continuation: str) -> ScoreItem:
         """The item as token ids, truncated on the left to the model's window."""
-        if context:
-            stripped = context.rstrip()
+        if stripped := context.rstrip():
             whole = self.tok_encode(context + continuation)
             num_context = len(self.tok_encode(stripped))
         else:
-            whole = [self.prefix_token_id, *self.tok_encode(continuation, False)]
+            whole = [self.prefix_token_id, *self.tok_encode(context + continuation, False)]
             num_context = 1
         num_scored = len(whole) - num_context
         if num_scored > self.max_length:
