@@ -22,6 +22,9 @@ from lssar import figures
 from report import Json, length_name, table, task_rows
 
 FILES = 'loss', 'passkey', 'tasks'
+# What lm-eval's samples have of an item, where it is not what the metric's name says: perplexity is
+# made of the items' log-likelihoods.
+OF_ITEM = {'perplexity': 'log-likelihood (nats, higher is better)'}
 
 
 def read(directory: pathlib.Path) -> Json:
@@ -57,16 +60,19 @@ def paired(first: Sequence[float], other: Sequence[float], digits: int) -> str:
 
 
 def parts(measured: Json, step: str, length: int) -> dict[object, float]:
-    """The loss of each row of a length, or 1 or 0 of each passkey document, by what it is."""
+    """The loss of each row of a length, or 1 or 0 of each passkey document, by what it is. A row
+    without its last token is another than the whole row."""
     if step == 'loss':
         [at] = [each for each in measured['loss']['lengths'] if each['length'] == length]
-        return dict(enumerate(at.get('row_losses', [])))
+        return {(i, at.get('is_last_left_out', False)): loss
+                for i, loss in enumerate(at.get('row_losses', []))}
     return {(trial['key'], trial['depth']): float(trial['is_hit'])
             for trial in measured['passkey'].get('trials', []) if trial['length'] == length}
 
 
 def difference_table(evaluations: list[tuple[str, Json]], step: str) -> list[str]:
-    """A row for each checkpoint after the first; empty where the parts were not kept."""
+    """A row for each checkpoint after the first; empty where the parts were not kept, and a note
+    where they are not the same."""
     lengths = by_length(evaluations, step)
     (_, base), *others = evaluations
     rows = []
@@ -74,9 +80,12 @@ def difference_table(evaluations: list[tuple[str, Json]], step: str) -> list[str
         cells = []
         for length in lengths:
             first, other = parts(base, step, length), parts(measured, step, length)
-            is_paired = bool(first) and first.keys() == other.keys()
-            cells.append(paired(list(first.values()), [other[key] for key in first], 3)
-                         if is_paired else '')
+            if not first or not other:
+                cells.append('')
+            elif first.keys() == other.keys():
+                cells.append(paired(list(first.values()), [other[key] for key in first], 3))
+            else:
+                cells.append(NOT_PAIRED[step])
         rows.append([name, *cells])
     if not any(cell for _, *cells in rows for cell in cells):
         return []
@@ -93,7 +102,7 @@ def task_difference_table(evaluations: list[tuple[str, Json]]) -> list[str]:
             found = [measured['tasks'].get('items', {}).get(task, {}).get(metric)
                      for _, measured in others]
             if all(other is not None and len(other) == len(first) for other in found):
-                rows.append([task, metric, len(first),
+                rows.append([task, OF_ITEM.get(metric, metric), len(first),
                              *(paired(first, other, 4) for other in found if other is not None)])
     if not rows:
         return []
@@ -124,6 +133,7 @@ def check_different(directories: Sequence[pathlib.Path]) -> None:
 CELLS = {'loss': loss_cell, 'passkey': passkey_cell}
 NOTES = {'loss': 'Nats per token; ± one standard error over rows.',
          'passkey': 'Passkeys found; 95% Wilson intervals.'}
+NOT_PAIRED = {'loss': 'other tokens', 'passkey': 'other documents'}
 TITLES = {'loss': 'Loss by length', 'passkey': 'Passkeys by length'}
 
 

@@ -510,7 +510,8 @@ class Evaluation:
 
 
 def item_metrics(paths: Iterator[pathlib.Path]) -> dict[str, list[float]]:
-    """{metric: its value of each document} of lm-eval's samples of a task."""
+    """{metric: its value of each document} of lm-eval's samples of a task. That of `perplexity` is
+    the document's log-likelihood (compare.py, OF_ITEM)."""
     samples = [json.loads(line) for path in paths
                for line in path.read_text(encoding='utf-8').splitlines()]
     samples.sort(key=lambda sample: sample['doc_id'])

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import pathlib
 import re
 import shutil
@@ -197,6 +198,30 @@ exec {pathlib.Path(CLI).resolve()} "$@"
         self.assertIn('| other | `5` | `/b/out` |', text)
         for name in ('loss.svg', 'passkey.svg'):
             self.assertIn('other', (both / name).read_text(encoding='utf-8'))
+
+    def test_an_item_of_perplexity_is_a_log_likelihood(self):
+        """Two items with probabilities 1/2 and 1/8, and 1/2 and 1/2: perplexities 4 and 2."""
+        def evaluation(*probabilities):
+            logs = list(map(math.log, probabilities))
+            return {'tasks': {'items': {'words': {'perplexity': logs, 'acc': [1.0, 0.0]}}}}
+
+        lines = compare.task_difference_table([('a', evaluation(1 / 2, 1 / 8)),
+                                               ('b', evaluation(1 / 2, 1 / 2))])
+        self.assertIn('| words | log-likelihood (nats, higher is better) | 2 | '
+                      f'{math.log(4) / 2:+.4f} ± {math.log(4) / 2:.4f} |', lines)
+        self.assertIn('| words | acc | 2 | +0.0000 ± 0.0000 |', lines)
+
+    def test_rows_of_other_tokens_are_not_paired(self):
+        def evaluation(is_last_left_out):
+            return {'loss': {'lengths': [
+                {'length': 128, 'row_losses': [3.0, 4.0], 'is_last_left_out': False},
+                {'length': 256, 'row_losses': [5.0], 'is_last_left_out': is_last_left_out}]}}
+
+        whole, cut = ('a', evaluation(False)), ('b', evaluation(True))
+        self.assertEqual(compare.difference_table([whole, ('b', evaluation(False))], 'loss')[-2],
+                         '| b | +0.000 ± 0.000 | +0.000 |')
+        self.assertEqual(compare.difference_table([whole, cut], 'loss')[-2],
+                         '| b | +0.000 ± 0.000 | other tokens |')
 
     def test_nothing_is_compared_with_itself(self):
         """Two directories of one name, or of one checkpoint, are refused."""
