@@ -1,7 +1,9 @@
 #include "clients/cli/evaluation.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -20,6 +22,13 @@ absl::Status CheckLengths(const LossOptions& options, size_t num_ids, int max_mo
     if (size_t(length) >= num_ids) {
       return absl::InvalidArgumentError(
           StrCat("--lengths: ", length, " needs more ids than the file's ", num_ids));
+    }
+    const int most = NumDisjointRows(length, int64_t(num_ids));
+    if (options.num_rows.value_or(1) > most) {
+      return absl::InvalidArgumentError(StrCat(
+          "--rows: ", *options.num_rows, " rows of ", length, " tokens overlap in the file's ",
+          num_ids, " ids: tokens would count twice, and the standard error be too small; at most ",
+          most, most == 1 ? " fits" : " fit"));
     }
   }
   return absl::OkStatus();
@@ -115,7 +124,14 @@ Mean MeanOf(const std::vector<double>& values) {
   return result;
 }
 
-int NumEvaluationRows(int length, int num_tokens) { return std::clamp(num_tokens / length, 1, 8); }
+int NumDisjointRows(int length, int64_t num_ids) {
+  // EvaluationRow's step must not be below `length`.
+  return int(std::clamp<int64_t>((num_ids - 1) / length - 1, 1, INT_MAX));
+}
+
+int NumEvaluationRows(int length, int64_t num_ids, int num_tokens) {
+  return std::min(std::clamp(num_tokens / length, 1, 8), NumDisjointRows(length, num_ids));
+}
 
 std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, int num_rows,
                                    int row_idx) {
@@ -125,11 +141,12 @@ std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, 
   return {first, first + length + 1};
 }
 
-int64_t NumLossTokens(const LossOptions& options) {
+int64_t NumLossTokens(const LossOptions& options, int64_t num_ids) {
   int64_t num_tokens = 0;
   for (const int length : options.lengths) {
     num_tokens +=
-        int64_t{options.num_rows.value_or(NumEvaluationRows(length, options.num_tokens))} * length;
+        int64_t{options.num_rows.value_or(NumEvaluationRows(length, num_ids, options.num_tokens))} *
+        length;
   }
   return num_tokens;
 }
@@ -153,7 +170,8 @@ absl::StatusOr<LossByLength> MeasureLossByLength(Service* stub, const v1::GetInf
   for (const int length : options.lengths) {
     LossAtLength at;
     at.length = length;
-    at.num_rows = options.num_rows.value_or(NumEvaluationRows(length, options.num_tokens));
+    at.num_rows =
+        options.num_rows.value_or(NumEvaluationRows(length, std::ssize(ids), options.num_tokens));
     at.is_last_left_out = length == served.max_model_len();
     const std::string note = StrCat(label, "length ", length);
     ASSIGN_OR_RETURN(at.buckets,

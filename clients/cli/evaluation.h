@@ -23,10 +23,15 @@ class Service;
 // What the rows of one length hold together, at most.
 inline constexpr int kEvaluationTokens = 32768;
 
-// Rows of `length` tokens: 8, or as many as fit in `num_tokens`. The training code evaluates as
-// many as fit in kEvaluationTokens.
+// The most rows that EvaluationRow takes from the ids without an overlap: a token in two rows would
+// count twice, and the standard error would be too small. At least 1.
+// Source  models/training/evaluate.py, most_rows
+int NumDisjointRows(int length, int64_t num_ids);
+
+// Rows of `length` tokens: 8, or as many as fit in `num_tokens` and, disjoint, in the ids. The
+// training code evaluates as many as fit in kEvaluationTokens.
 // Source  models/training/evaluate.py, loss_at
-int NumEvaluationRows(int length, int num_tokens = kEvaluationTokens);
+int NumEvaluationRows(int length, int64_t num_ids, int num_tokens = kEvaluationTokens);
 
 // Row `row_idx` of `num_rows` rows at equal steps: length + 1 ids, of which `length` are predicted.
 // Requires  ids.size() > length
@@ -80,8 +85,8 @@ struct LossOptions {
   std::vector<int> bucket_starts = {};
 };
 
-// Tokens of all rows together.
-int64_t NumLossTokens(const LossOptions& options);
+// Tokens of all rows together, of a file of `num_ids`.
+int64_t NumLossTokens(const LossOptions& options, int64_t num_ids);
 
 struct LossByLength {
   std::vector<LossAtLength> lengths;
@@ -89,8 +94,8 @@ struct LossByLength {
 };
 
 // `progress` advances by tokens, NumLossTokens in all; `label` begins its note.
-// Errors  INVALID_ARGUMENT: a length over the served context or over the file, or a bucket without
-//         tokens; those of Score
+// Errors  INVALID_ARGUMENT: a length over the served context or over the file, rows that overlap,
+//         or a bucket without tokens; those of Score
 absl::StatusOr<LossByLength> MeasureLossByLength(Service* stub, const v1::GetInfoReply& served,
                                                  const std::vector<int32_t>& ids,
                                                  const LossOptions& options,
@@ -127,8 +132,10 @@ struct PositionRange {
   double sum = 0;          // nats
   double sum_squares = 0;  // nats^2
 
-  double Loss() const;           // mean, nats per token
-  double StandardError() const;  // of the mean; 0 for fewer than two tokens
+  double Loss() const;  // mean, nats per token
+  // Error of the mean, as if tokens were independent; 0 for fewer than two. Neighbours are alike,
+  // so another text differs by more.
+  double StandardError() const;
 };
 
 // [1, max_position] in at most `max_ranges` ranges of equal size, but for the last one.

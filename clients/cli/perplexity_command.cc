@@ -120,7 +120,7 @@ std::string RenderPositions(const Document& document) {
   Table table({{"tokens before", kRight},
                {"tokens", kRight},
                {"nats per token", kRight},
-               {"standard error", kRight}});
+               {"standard error over tokens", kRight}});
   for (const PositionRange& range : document.score.positions) {
     if (range.num_tokens == 0) continue;
     table.AddRow({StrCat(range.first, "-", range.end - 1), StrCat(range.num_tokens),
@@ -181,7 +181,8 @@ class PerplexityCommand : public Command {
         ->AddSwitch(
             "--by-position", by_position_,
             "also the loss by the number of tokens that the model reads before a token, in 32 "
-            "ranges, with the standard error of the mean [nats]")
+            "ranges, with the standard error of the mean over tokens, as if they were independent "
+            "[nats]")
         .Group("Output");
     parser->AddSwitch("--json", json_, "one JSON object per line: each text, then all of them")
         .Group("Output");

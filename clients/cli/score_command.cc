@@ -135,8 +135,9 @@ class ScoreCommand : public Command {
             .ValueName("LIST")
             .Group("Loss by length"),
         parser
-            ->Add("--rows", num_rows_,
-                  "rows of each length [1 to 1024; default 8, or what 32K tokens hold]")
+            ->Add(
+                "--rows", num_rows_,
+                "rows of each length [1 to 1024; default 8, or what 32K tokens and the file hold]")
             .ValueName("N")
             .Group("Loss by length")
             .Range(1, 1024)};
@@ -358,7 +359,8 @@ class ScoreCommand : public Command {
     RETURN_IF_ERROR(ReadPrecision(connection->Stub()));
     const LossOptions options{
         .lengths = std::move(lengths), .num_rows = num_rows_, .scheduling = scheduling_};
-    std::optional<ProgressBar> progress(std::in_place, "scoring", NumLossTokens(options));
+    std::optional<ProgressBar> progress(std::in_place, "scoring",
+                                        NumLossTokens(options, std::ssize(ids)));
     ASSIGN_OR_RETURN(const LossByLength loss,
                      MeasureLossByLength(connection->Stub(), served_, ids, options, /*label=*/"",
                                          &*progress, &interrupt));

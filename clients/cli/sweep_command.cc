@@ -243,7 +243,7 @@ class SweepCommand : public Command {
         "also the best p by tokens read, in buckets that begin at these, such as 64,256,1K, and "
         "the loss of the step function that they make; rows of one length, the last of --lengths");
     add("--rows", num_rows_, "N",
-        "rows of each length [1 to 1024; default 8, or what 8K tokens hold]")
+        "rows of each length [1 to 1024; default 8, or what 8K tokens and the file hold]")
         .Range(1, 1024);
     parser->AddSwitch("--json", json_, "print one JSON object").Group("Output");
     AddFigureFlag(parser, &figure_path_);
@@ -291,7 +291,7 @@ class SweepCommand : public Command {
 
     const auto num_passes = std::ssize(powers) + (buckets_.empty() ? 0 : 1);
     std::optional<ProgressBar> progress(std::in_place, "sweeping",
-                                        NumLossTokens(options) * num_passes);
+                                        NumLossTokens(options, std::ssize(ids)) * num_passes);
     const auto measure = [&](double p, const AttentionFlags& attention,
                              const std::string& name) -> absl::StatusOr<SweepValue> {
       options.scheduling.attention = attention;

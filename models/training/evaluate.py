@@ -61,9 +61,19 @@ def check_length(length, num_ids, what='the held-out text'):
                          'give smaller --lengths, or hold more out')
 
 
+def most_rows(length, num_ids):
+    """The most rows that evaluation_rows takes from so many ids without an overlap; at least 1."""
+    return max(1, (num_ids - 1) // length - 1)
+
+
 def evaluation_rows(val, num_rows, length):
-    """num_rows rows of length + 1 ids, evenly spaced in val. Exits where val is shorter."""
+    """num_rows rows of length + 1 ids, evenly spaced in val. Exits where val is shorter, and where
+    rows overlap: tokens would count twice, and the standard error be too small."""
     check_length(length, len(val))
+    most = most_rows(length, len(val))
+    if num_rows > most:
+        raise SystemExit(f'{num_rows} rows of {length} tokens overlap in the held-out text\'s '
+                         f'{len(val)} ids: give --eval-rows {most} or less')
     step = (len(val) - length - 1) // num_rows
     rows = [val[i * step : i * step + length + 1].astype(np.int64) for i in range(num_rows)]
     return torch.from_numpy(np.stack(rows))
@@ -81,7 +91,7 @@ def row_losses(net, row):
 
 def loss_at(net, val, length, num_rows=None):
     """One entry of loss.json; by default over the rows of `lssar score`."""
-    num_rows = num_rows or max(1, min(8, 32768 // length))
+    num_rows = num_rows or min(max(1, min(8, 32768 // length)), most_rows(length, len(val)))
     rows = evaluation_rows(val, num_rows, length)
     losses = [row_losses(net, row).mean().item() for row in rows]
     loss = sum(losses) / len(losses)
@@ -181,7 +191,8 @@ def add_arguments(parser):
     parser.add_argument('--trials', type=flags.counts, default='100',
                         help='passkey documents of each length, or one number for all lengths')
     parser.add_argument('--eval-rows', type=flags.count,
-                        help='rows of each length; default 8, or as many as 32K tokens hold')
+                        help='rows of each length; default 8, or as many as 32K tokens and the '
+                             'held-out text hold')
 
 
 def main():

@@ -151,11 +151,13 @@ class ScoreTest(unittest.TestCase):
         self.assertEqual(json.loads(half.stdout)['kv_cache_dtype'], 'fp16')
 
     def test_loss_by_length(self):
-        ids = [2] + [300 + i % 97 for i in range(2000)]
+        ids = [2] + [300 + i % 97 for i in range(2400)]
         with tempfile.NamedTemporaryFile(suffix='.bin') as file:
             file.write(struct.pack(f'<{len(ids)}H', *ids))
             file.flush()
             done = run_cli('score', '--ids', file.name, '--lengths', '64,256', '--json')
+            most = run_cli('score', '--ids', file.name, '--lengths', '300', '--json')
+            overlap = run_cli('score', '--ids', file.name, '--lengths', '64,300', '--rows', '8')
             table = run_cli('score', '--ids', file.name, '--lengths', '64')
             full = run_cli('score', '--ids', file.name, '--lengths', '128', '--max-model-len',
                            '128')
@@ -173,7 +175,12 @@ class ScoreTest(unittest.TestCase):
         self.assertIn(f"{lengths[0]['loss']:.4f}", table.stdout)
         self.assertIn('without the last token of each row', full.stdout)
         self.assertEqual(over.returncode, 2)
-        self.assertIn('4096 needs more ids than the file\'s 2001', over.stderr)
+        self.assertIn('4096 needs more ids than the file\'s 2401', over.stderr)
+        self.assertEqual(json.loads(most.stdout)['lengths'][0]['num_rows'], 7)
+        self.assertEqual(overlap.returncode, 2)
+        self.assertIn('--rows: 8 rows of 300 tokens overlap in the file\'s 2401 ids',
+                      overlap.stderr)
+        self.assertIn('at most 7 fit\n', overlap.stderr)
 
     def test_loss_by_length_of_a_text(self):
         text = 'The river runs through the old town.\n' * 40

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+#include <vector>
+
 namespace lssar::cli {
 namespace {
 
@@ -21,11 +24,35 @@ TEST(EvaluationRow, EqualsTheRowsOfTheTrainingCode) {
 }
 
 TEST(NumEvaluationRows, IsEightOrWhatFitsIn32KTokens) {
-  EXPECT_EQ(NumEvaluationRows(1024), 8);
-  EXPECT_EQ(NumEvaluationRows(4096), 8);
-  EXPECT_EQ(NumEvaluationRows(8192), 4);
-  EXPECT_EQ(NumEvaluationRows(16384), 2);
-  EXPECT_EQ(NumEvaluationRows(65536), 1);
+  constexpr int kNumIds = 400000;
+  EXPECT_EQ(NumEvaluationRows(1024, kNumIds), 8);
+  EXPECT_EQ(NumEvaluationRows(4096, kNumIds), 8);
+  EXPECT_EQ(NumEvaluationRows(8192, kNumIds), 4);
+  EXPECT_EQ(NumEvaluationRows(16384, kNumIds), 2);
+  EXPECT_EQ(NumEvaluationRows(65536, kNumIds), 1);
+}
+
+TEST(NumEvaluationRows, IsWhatTheIdsHoldWithoutAnOverlap) {
+  EXPECT_EQ(NumEvaluationRows(256, 2001), 6);
+  EXPECT_EQ(NumEvaluationRows(256, 257), 1);
+}
+
+// Among so many rows none shares a predicted token with the next; of one more some do.
+TEST(NumDisjointRows, IsTheMostWithoutAnOverlap) {
+  const auto step = [](int num_ids, int length, int num_rows) {
+    std::vector<int32_t> ids(static_cast<size_t>(num_ids));
+    std::iota(ids.begin(), ids.end(), 0);
+    return EvaluationRow(ids, length, num_rows, 1)[0];
+  };
+  for (const int length : {1, 7, 50}) {
+    for (int num_ids = length + 1; num_ids < 8 * length + 9; ++num_ids) {
+      const int most = NumDisjointRows(length, num_ids);
+      if (most > 1) {
+        EXPECT_GE(step(num_ids, length, most), length) << num_ids;
+      }
+      EXPECT_LT(step(num_ids, length, most + 1), length) << num_ids;
+    }
+  }
 }
 
 // lm-evaluation-harness, get_rolling_token_windows(token_list=[1..9], prefix_token=0,

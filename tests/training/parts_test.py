@@ -140,6 +140,18 @@ class EvaluateTest(unittest.TestCase):
         with self.assertRaisesRegex(SystemExit, 'a row of 4000 tokens'):
             evaluate.measure(argparse.Namespace(lengths=[1, 4000]), None, val, None, '')
 
+    def test_rows_that_overlap_are_refused(self):
+        val = np.arange(4001, dtype=np.uint16)
+        rows = evaluate.evaluation_rows(val, 7, 500)
+        self.assertTrue((np.diff(rows[:, 0]) >= 500).all())
+        with self.assertRaisesRegex(
+                SystemExit, '8 rows of 500 tokens overlap in .* 4001 ids: give --eval-rows 7 or'):
+            evaluate.evaluation_rows(val, 8, 500)
+        for length in range(100, 4001):
+            most = evaluate.most_rows(length, len(val))
+            self.assertTrue(most == 1 or (len(val) - length - 1) // most >= length, length)
+            self.assertLess((len(val) - length - 1) // (most + 1), length)
+
     def test_a_run_checks_the_rows_before_it_trains(self):
         with tempfile.TemporaryDirectory() as folder:
             data = pathlib.Path(folder, 'data')

@@ -441,7 +441,7 @@ def positions(named: Named) -> Figure:
                           color=line.get_color())
     axes.set_xlabel('tokens read before')
     axes.set_ylabel('loss (nats per token)')
-    axes.set_title('bands: 95% intervals of the mean', fontsize=8)
+    axes.set_title('bands: 95% intervals of the mean, as if tokens were independent', fontsize=8)
     axes.grid(axis='y', alpha=0.3)
     legend(axes, named)
     return figure
