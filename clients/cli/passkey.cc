@@ -34,8 +34,12 @@ absl::Status RunTrial(Service* stub, const SchedulingFlags& scheduling, Interrup
   ASSIGN_OR_RETURN(const auto prompt, Tokenize(stub, document.text, std::nullopt, interrupt));
   ASSIGN_OR_RETURN(const auto whole, Tokenize(stub, StrCat(document.text, " ", document.key, "."),
                                               std::nullopt, interrupt));
-  if (whole.size() <= prompt.size()) {
-    return absl::InternalError("the tokenizer gives the answer no tokens of its own");
+  // Else the ids behind those of the prompt are no answer to it, and a hit would be one to nothing.
+  if (whole.size() <= prompt.size() || !std::equal(prompt.begin(), prompt.end(), whole.begin())) {
+    return absl::InternalError(
+        StrCat("the tokenizer gives the answer no tokens of its own: the ids of the document with "
+               "the answer \"",
+               document.key, ".\" do not begin with those of the document alone"));
   }
   const std::vector<int32_t> expected(whole.begin() + int64_t(prompt.size()), whole.end());
   trial->num_prompt_tokens = int(prompt.size());

@@ -46,6 +46,21 @@ class PasskeyTest(unittest.TestCase):
         self.assertCountEqual(service.prompts, [passkey.make(num_filler, rng, depth=depth)[0]
                                                 for depth in (0, 0, 0.5, 0.5, 1, 1)])
 
+    def test_an_answer_whose_tokens_join_the_question_is_an_error(self):
+        class Joins(FakeService):
+            """' is' before a space is one token: as many ids in all, and other ones before."""
+
+            def Tokenize(self, request, context):
+                ids = request.text.encode().replace(b'is 24488', b'~~  24488')
+                return pb.TokenizeReply(ids=ids)
+
+        with RunningFake(Joins()) as fake:
+            done = run_cli('passkey', '--server', fake.address, '--lengths', '300', '--trials', '1',
+                           model=False)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn('the ids of the document with the answer "24488." do not begin with those of '
+                      'the document alone', done.stderr)
+
     def test_retries_while_the_queue_is_full(self):
         reply = self.run_passkey(FakeService(num_refusals=7), '--lengths', '500', '--trials', '6')
         self.assertEqual(reply['lengths'][0]['num_hits'], 6)
