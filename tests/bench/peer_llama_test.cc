@@ -119,6 +119,21 @@ TEST_F(PeerLlamaTest, ALookupIsTheFasterOfBoth) {
   EXPECT_THAT(CallsOf("llama-lookup"), ElementsAre(EndsWith("-fa on"), EndsWith("-fa off")));
 }
 
+// This process has far more memory than the program that it starts. The program lives until its
+// text, which is more than a pipe holds, is read.
+TEST_F(PeerLlamaTest, PeakMemoryIsTheProgramsOwn) {
+  std::ofstream(folder_ + "/llama-bench") << R"(#!/bin/sh
+head -c 1000000 /dev/zero | tr '\0' ' '
+echo '[{"samples_ts": [1]}]'
+)";
+  const std::vector<char> large(size_t{256} << 20, 1);
+  const auto result = Peer("on", DType::kF16).Decode("a.gguf", 0, 32);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(large.back(), 1);
+  EXPECT_GT(result->peak_bytes, 100 << 10);
+  EXPECT_LT(result->peak_bytes, 64 << 20);
+}
+
 TEST_F(PeerLlamaTest, AFailureNamesTheCommand) {
   std::ofstream(folder_ + "/llama-bench") << "#!/bin/sh\nexit 3\n";
   const auto result = Peer("best", DType::kF16).Decode("a.gguf", 0, 32);
