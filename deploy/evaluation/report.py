@@ -616,7 +616,7 @@ def main() -> int:
     parser.add_argument('--lengths', metavar='LIST',
                         help='tokens, as in 1K,2K [default: 1, 2, 4, 8, 16 times the trained]')
     parser.add_argument('--rows', metavar='N', type=int,
-                        help='rows of each length [default: 8, or as many as 32K tokens hold]')
+                        help='rows of each length [default: 8, or what 32K tokens and text hold]')
     parser.add_argument('--trials', metavar='LIST', default=DEFAULT_TRIALS,
                         help=f'passkey documents of each length [default: {DEFAULT_TRIALS}]')
     parser.add_argument('--steps', metavar='LIST',
