@@ -22,6 +22,8 @@ constexpr int64_t kTrimBytes = int64_t{16} << 20;
 
 }  // namespace
 
+thread_local const WorkerPool::Job* WorkerPool::job_of_thread = nullptr;
+
 WorkerPool::Options WorkerPool::OptionsFor(int max_calls) {
   Options options;
   options.num_threads = std::clamp(int(std::thread::hardware_concurrency() / 2), 2, 8);
@@ -109,12 +111,19 @@ absl::Status WorkerPool::Submit(const std::string& tenant, int64_t num_bytes,
   return absl::OkStatus();
 }
 
-WorkerPool::Wait::Wait(WorkerPool* pool) : pool_(pool) {
+void WorkerPool::CountRunning(const Job* job, int change) {
+  num_running_ += change;
+  if (job == nullptr) return;
+  num_large_running_ += IsLarge(*job) ? change : 0;
+  num_bytes_running_ += change * job->num_bytes;
+}
+
+WorkerPool::Wait::Wait(WorkerPool* pool) : pool_(pool), job_(job_of_thread) {
   if (pool_ == nullptr) return;
   {
     const std::lock_guard lock(pool_->mutex_);
     const auto num_waiting = ++pool_->num_waiting_;
-    --pool_->num_running_;
+    pool_->CountRunning(job_, -1);
     const bool has_thread =
         std::ssize(pool_->threads_) >= pool_->options_.num_threads + num_waiting;
     if (!has_thread && !pool_->is_stopping_) {
@@ -124,14 +133,14 @@ WorkerPool::Wait::Wait(WorkerPool* pool) : pool_(pool) {
       }
     }
   }
-  pool_->changed_.notify_one();
+  pool_->changed_.notify_all();  // several large jobs may fit into the bytes of this one
 }
 
 WorkerPool::Wait::~Wait() {
   if (pool_ == nullptr) return;
   const std::lock_guard lock(pool_->mutex_);
   --pool_->num_waiting_;
-  ++pool_->num_running_;
+  pool_->CountRunning(job_, 1);
 }
 
 WorkerPool::Turns* WorkerPool::NextQueue() {
@@ -157,21 +166,19 @@ void WorkerPool::Run() {
     Job job = queue->Pop();
     const bool is_large = IsLarge(job);
     is_large_next_ = !is_large;
-    ++num_running_;
-    num_large_running_ += is_large ? 1 : 0;
-    num_bytes_running_ += job.num_bytes;
+    CountRunning(&job, 1);
     bytes_since_trim_ += job.num_bytes;
     const bool is_trim_due = bytes_since_trim_ >= kTrimBytes;
     if (is_trim_due) bytes_since_trim_ = 0;
     lock.unlock();
+    job_of_thread = &job;
     job.run();
+    job_of_thread = nullptr;
     job.run = nullptr;  // frees what the job holds, outside the lock
     if (is_trim_due) malloc_trim(0);
     lock.lock();
-    --num_running_;
-    num_large_running_ -= is_large ? 1 : 0;
+    CountRunning(&job, -1);
     num_bytes_ -= job.num_bytes;
-    num_bytes_running_ -= job.num_bytes;
     const auto share = shares_.find(job.tenant);
     share->second.num_bytes -= job.num_bytes;
     if (--share->second.num_open == 0) shares_.erase(share);

@@ -24,6 +24,8 @@ namespace lssar {
 //
 // Threads  any
 class WorkerPool {
+  struct Job;
+
  public:
   struct Options {
     int num_threads = 2;                      // >= 2
@@ -50,8 +52,8 @@ class WorkerPool {
   //         them, the bound divided by the number of tenants that have any; names the limit
   absl::Status Submit(const std::string& tenant, int64_t num_bytes, std::function<void()> run);
 
-  // While it lives, the job that has made it waits for another one, and a thread more runs jobs, if
-  // the system gives one.
+  // While it lives, the job that has made it waits for another one and counts as none that runs: a
+  // thread more runs jobs, if the system gives one, and a large job lets another one begin.
   class Wait {
    public:
     // `pool`: null: of no pool.
@@ -62,6 +64,7 @@ class WorkerPool {
 
    private:
     WorkerPool* const pool_;
+    const Job* const job_;  // null: the thread runs no job
   };
 
  private:
@@ -103,9 +106,12 @@ class WorkerPool {
   }
   // Requires  mutex_. The queue whose first job may run now; null: none.
   Turns* NextQueue();
+  // Requires  mutex_. `change`: 1: `job` runs, -1: no longer.
+  void CountRunning(const Job* job, int change);
   // Requires  mutex_. Errors  those of Submit
   absl::Status CheckCapacity(const std::string& tenant, int64_t num_bytes) const;
 
+  static thread_local const Job* job_of_thread;  // that the thread runs; null: none
   const Options options_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -113,9 +119,9 @@ class WorkerPool {
   std::map<std::string, Share> shares_;  // by tenant; none without jobs
   int num_running_ = 0;                  // jobs, without those that wait
   int num_waiting_ = 0;                  // Wait
-  int num_large_running_ = 0;
-  int64_t num_bytes_ = 0;  // of queued and running jobs
-  int64_t num_bytes_running_ = 0;
+  int num_large_running_ = 0;            // of these
+  int64_t num_bytes_running_ = 0;        // of these
+  int64_t num_bytes_ = 0;                // of queued, running and waiting jobs
   int64_t bytes_since_trim_ = 0;
   bool is_stopping_ = false;
   bool is_large_next_ = false;        // both kinds wait: they take turns

@@ -16,6 +16,7 @@
 #include "base/quote.h"
 #include "base/utf8.h"
 #include "tests/server/no_more_threads.h"
+#include "tests/server/poll_until.h"
 #include "tests/server/resident_memory.h"
 
 namespace lssar {
@@ -202,6 +203,38 @@ TEST(WorkerPoolTest, TheEndRunsEveryJob) {
     }
   }
   EXPECT_EQ(num_done, 500);
+}
+
+// While it waits for another client's constraint, say, which may take a minute.
+TEST(WorkerPoolTest, ALargeJobThatWaitsHoldsUpNoOther) {
+  std::promise<void> end_wait, release;
+  const std::shared_future<void> released = release.get_future().share();
+  std::atomic<bool> is_waiting = false, is_over = false;
+  std::atomic<int> num_large = 0, num_small = 0;
+  WorkerPool pool({.num_threads = 2, .max_running_bytes = kLarge});
+  ASSERT_TRUE(pool.Submit("a", 2 * kLarge,
+                          [&, released] {
+                            {
+                              const WorkerPool::Wait wait(&pool);
+                              is_waiting = true;
+                              end_wait.get_future().wait();
+                            }
+                            is_over = true;
+                            released.wait();
+                          })
+                  .ok());
+  while (!is_waiting) std::this_thread::yield();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pool.Submit("b", kLarge, [&] { ++num_large; }).ok());
+  EXPECT_TRUE(PollUntil([&] { return num_large == 3; }));
+  // Then it is the large one that runs: the next one waits.
+  end_wait.set_value();
+  while (!is_over) std::this_thread::yield();
+  ASSERT_TRUE(pool.Submit("b", kLarge, [&] { ++num_large; }).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(pool.Submit("b", 10, [&] { ++num_small; }).ok());
+  while (num_small < 100) std::this_thread::yield();
+  EXPECT_EQ(num_large, 3);
+  release.set_value();
+  while (num_large < 4) std::this_thread::yield();
 }
 
 // A client's request makes a job wait.
