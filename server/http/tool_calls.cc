@@ -321,16 +321,12 @@ void TextOrCall::FindName() {
 }
 
 void TextOrCall::End(v1::FinishReason finish) {
-  has_ended_ = true;
   if (state_ != State::kArguments) {
     state_ = State::kText;  // it ended before the function's name
     return;
   }
   is_whole_ = finish == v1::FINISH_REASON_EOS || finish == v1::FINISH_REASON_STOP_TOKEN ||
               finish == v1::FINISH_REASON_COMPLETE;
-  if (!has_frame_ || !is_whole_) return;
-  rest_.erase(std::min(rest_.rfind('}'), rest_.size()));
-  rest_.erase(rest_.find_last_not_of(kSpaces) + 1);
 }
 
 std::string TextOrCall::TakeText() { return IsText() ? std::exchange(rest_, {}) : std::string(); }
@@ -339,12 +335,29 @@ std::string TextOrCall::TakeArguments() {
   if (!IsCall()) return {};
   if (!has_frame_) return std::exchange(rest_, {});
   if (!has_begun_) rest_.erase(0, rest_.find_first_not_of(kSpaces));
-  // What may be the frame's end waits.
-  const size_t end = has_ended_ ? rest_.size() : rest_.find_last_not_of("} \t\r\n") + 1;
-  has_begun_ |= end > 0;
-  std::string taken = rest_.substr(0, end);
-  rest_.erase(0, end);
-  return taken;
+  has_begun_ |= !rest_.empty();
+  rest_.erase(FindEnd());
+  return std::exchange(rest_, {});
+}
+
+// A JSON value, which may also be cut: behind it comes the frame's end.
+size_t TextOrCall::FindEnd() {
+  for (size_t i = 0; i < rest_.size(); ++i) {
+    const char c = rest_[i];
+    has_ended_ |= depth_ == 0 && !is_in_string_ && (c == '}' || kSpaces.find(c) != kSpaces.npos);
+    if (has_ended_) return i;
+    if (is_in_string_) {
+      is_in_string_ = c != '"' || is_escaped_;
+      is_escaped_ = c == '\\' && !is_escaped_;
+    } else if (c == '"') {
+      is_in_string_ = true;
+    } else if (c == '{' || c == '[') {
+      ++depth_;
+    } else if (c == '}' || c == ']') {
+      has_ended_ = --depth_ == 0;
+    }
+  }
+  return rest_.size();
 }
 
 }  // namespace lssar

@@ -90,11 +90,16 @@ class TextOrCall {
   void FindStart();
   void FindName();
   void End(v1::FinishReason finish);
+  // How many bytes of `rest_` are the arguments'.
+  size_t FindEnd();
 
   State state_ = State::kText;
   bool has_frame_ = false;  // {"name": ..., "arguments": ...} is around the arguments
   bool has_begun_ = false;  // some of the arguments were taken
-  bool has_ended_ = false;
+  bool has_ended_ = false;  // all of them were
+  // At the end of those that were taken: objects and lists that are open, and their string.
+  int depth_ = 0;
+  bool is_in_string_ = false, is_escaped_ = false;
   bool is_whole_ = false;
   std::string name_;
   std::string rest_;  // not taken yet
