@@ -122,8 +122,8 @@ TEST(WorkerPoolTest, AFullQueueRefusesAndRecovers) {
   EXPECT_TRUE(pool.Submit("a", 0, block).ok());
 }
 
-// A client with thousands of calls makes the others wait for one job of its own at a time.
-TEST(WorkerPoolTest, TenantsTakeTurns) {
+// The order in which one thread runs jobs. A letter is a job's tenant, a capital of a large job.
+std::string OrderOf(const std::string& jobs) {
   std::promise<void> release;
   const std::shared_future<void> released = release.get_future().share();
   std::atomic<int> num_blocked = 0;
@@ -140,23 +140,27 @@ TEST(WorkerPoolTest, TenantsTakeTurns) {
         until.wait();
       };
     };
-    ASSERT_TRUE(pool.Submit("a", 1, block(ended)).ok());
-    ASSERT_TRUE(pool.Submit("a", 1, block(released)).ok());
+    EXPECT_TRUE(pool.Submit("a", 1, block(ended)).ok());
+    EXPECT_TRUE(pool.Submit("a", 1, block(released)).ok());
     while (num_blocked < 2) std::this_thread::yield();
-    const auto submit = [&](const std::string& tenant, int64_t num_bytes) {
-      return pool.Submit(tenant, num_bytes, [&, tenant] {
+    for (const char job : jobs) {
+      const auto run = [&, job] {
         const std::lock_guard lock(mutex);
-        order += tenant;
-        if (order.size() == 9) end.set_value();
-      });
-    };
-    for (int i = 0; i < 5; ++i) ASSERT_TRUE(submit("a", 1).ok());
-    for (int i = 0; i < 3; ++i) ASSERT_TRUE(submit("b", 1).ok());
-    ASSERT_TRUE(submit("c", 1).ok());
+        order += job;
+        if (order.size() == jobs.size()) end.set_value();
+      };
+      EXPECT_TRUE(pool.Submit(std::string(1, job), job < 'a' ? kLarge : 1, run).ok());
+    }
     release.set_value();
   }
-  EXPECT_EQ(order, "abcababaa");
+  return order;
 }
+
+// A client with thousands of calls makes the others wait for one job of its own at a time.
+TEST(WorkerPoolTest, TenantsTakeTurns) { EXPECT_EQ(OrderOf("aaaaabbbc"), "abcababaa"); }
+
+// However many small jobs there are, a large one waits for one of them.
+TEST(WorkerPoolTest, LargeAndSmallJobsTakeTurns) { EXPECT_EQ(OrderOf("aaaaaLL"), "LaLaaaa"); }
 
 TEST(WorkerPoolTest, AFullQueueTakesTheShareOfOthers) {
   std::promise<void> release;
@@ -199,7 +203,7 @@ TEST(WorkerPoolTest, TheEndRunsEveryJob) {
   {
     WorkerPool pool({.num_threads = 2});
     for (int i = 0; i < 500; ++i) {
-      ASSERT_TRUE(pool.Submit("a", i % 3 == 0 ? kLarge / 64 : 1, [&] { ++num_done; }).ok());
+      ASSERT_TRUE(pool.Submit("a", i % 3 == 0 ? kLarge : 1, [&] { ++num_done; }).ok());
     }
   }
   EXPECT_EQ(num_done, 500);
