@@ -1,32 +1,55 @@
 #include "server/ops/port_probe.h"
 
+#include <algorithm>
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "base/str_cat.h"
 
 namespace lssar {
 
+void PortWatch::Look(Clock::time_point now) {
+  silent_for_ += std::min(now - looked_at_, max_gap_);
+  looked_at_ = now;
+}
+
+void PortWatch::EndProbe(absl::Status status, Clock::time_point now) {
+  Look(now);
+  last_ = std::move(status);
+  if (last_.ok()) silent_for_ = {};
+}
+
+absl::Status PortWatch::Check(Clock::time_point now) {
+  Look(now);
+  if (silent_for_ <= max_age_) return absl::OkStatus();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(silent_for_).count();
+  const std::string reason(last_.ok() ? "the probe has not ended" : last_.message());
+  return absl::UnavailableError(
+      StrCat("the gRPC port has not answered for ", seconds, " s: ", reason));
+}
+
 PortProbe::PortProbe(Probe probe, Clock::duration interval, Clock::duration max_age)
-    : probe_(std::move(probe)), max_age_(max_age), thread_("port-probe", interval, [this] {
+    : probe_(std::move(probe)),
+      watch_(max_age, 2 * interval, Clock::now()),
+      thread_("port-probe", interval, [this] {
         Run();
         return true;
       }) {}
 
-absl::Status PortProbe::Check() const {
+absl::Status PortProbe::Check() {
   const std::lock_guard lock(mutex_);
-  const auto age = Clock::now() - succeeded_at_;
-  if (age <= max_age_) return absl::OkStatus();
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(age).count();
-  return absl::UnavailableError(
-      StrCat("the gRPC port has not answered for ", seconds, " s: ", last_.message()));
+  return watch_.Check(Clock::now());
 }
 
 void PortProbe::Run() {
+  {
+    const std::lock_guard lock(mutex_);
+    watch_.BeginProbe(Clock::now());
+  }
   absl::Status status = probe_();
   const std::lock_guard lock(mutex_);
-  last_ = std::move(status);
-  if (last_.ok()) succeeded_at_ = Clock::now();
+  watch_.EndProbe(std::move(status), Clock::now());
 }
 
 }  // namespace lssar

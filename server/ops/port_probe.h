@@ -12,6 +12,29 @@
 
 namespace lssar {
 
+// Derives from probes whether a port answers. It did when this was constructed.
+class PortWatch {
+ public:
+  // `max_age`: a port that has not answered for longer does not answer.
+  // `max_gap`: at most this much of the time between two looks, which all functions are, counts, so
+  // that time in which the process itself is stopped or its machine suspended does not.
+  PortWatch(Clock::duration max_age, Clock::duration max_gap, Clock::time_point now)
+      : max_age_(max_age), max_gap_(max_gap), looked_at_(now) {}
+
+  void BeginProbe(Clock::time_point now) { Look(now); }
+  void EndProbe(absl::Status status, Clock::time_point now);
+  // Errors  UNAVAILABLE: what the last probe said
+  absl::Status Check(Clock::time_point now);
+
+ private:
+  void Look(Clock::time_point now);
+
+  const Clock::duration max_age_, max_gap_;
+  Clock::time_point looked_at_;
+  Clock::duration silent_for_ = {};  // since a probe has succeeded
+  absl::Status last_;
+};
+
 // Probes every `interval` on a thread of its own, so that asking for the result never waits. The
 // destructor waits for a running probe.
 class PortProbe {
@@ -22,18 +45,15 @@ class PortProbe {
   explicit PortProbe(Probe probe, Clock::duration interval = std::chrono::seconds(1),
                      Clock::duration max_age = std::chrono::seconds(5));
 
-  // OK if a probe has succeeded, or this was constructed, at most `max_age` ago.
-  // Errors  UNAVAILABLE: what the last probe said
-  absl::Status Check() const;
+  // PortWatch's.
+  absl::Status Check();
 
  private:
   void Run();
 
   const Probe probe_;
-  const Clock::duration max_age_;
-  mutable std::mutex mutex_;
-  Clock::time_point succeeded_at_ = Clock::now();
-  absl::Status last_;
+  std::mutex mutex_;
+  PortWatch watch_;
   PeriodicThread thread_;  // last: uses the members above
 };
 
