@@ -213,8 +213,11 @@ void CallContext::End(const absl::Status& status) {
     end.stats = stats_;
     if (permit_) permit_->ReleaseKey();
     const bool is_limit = absl::IsResourceExhausted(reported) || absl::IsPermissionDenied(reported);
-    if (key_ != nullptr && is_refused_row) key_->ReturnRequest();
-    if (key_ != nullptr && is_limit && !metadata_.is_batch_row) key_->CountRejection();
+    if (key_ != nullptr && metadata_.is_batch_row) {
+      is_refused_row ? key_->ReturnRequest() : key_->CountRow();
+    } else if (key_ != nullptr && is_limit) {
+      key_->CountRejection();
+    }
   }
   if (metadata_.kind && !is_refused_row) {
     end.kind = *metadata_.kind;

@@ -192,6 +192,11 @@ void KeyUsage::ReturnRequest() {
   requests_.Return({.num_tokens = 1, .per_minute = limits_.requests_per_minute});
 }
 
+void KeyUsage::CountRow() {
+  const std::lock_guard lock(mutex_);
+  ++counts_.num_calls;
+}
+
 absl::Status KeyUsage::Acquire(Clock::time_point now, CallSource source) {
   const std::lock_guard lock(mutex_);
   if (absl::Status status = CheckLimits(now, source); !status.ok()) {
@@ -200,7 +205,7 @@ absl::Status KeyUsage::Acquire(Clock::time_point now, CallSource source) {
   }
   requests_.Take(1, now);
   ++LoadOf(source).num_running;
-  ++counts_.num_calls;
+  if (source == CallSource::kClient) ++counts_.num_calls;
   return absl::OkStatus();
 }
 

@@ -105,6 +105,9 @@ class KeyUsage : public std::enable_shared_from_this<KeyUsage> {
   void CountRejection();
   // An admitted row of a batch was refused later, and begins again: it was no request so far.
   void ReturnRequest();
+  // An admitted row of a batch was not refused later: only now it is one admitted call, because the
+  // counts never fall.
+  void CountRow();
 
   // Counts one more running call, until Release with the same source.
   // Errors  RESOURCE_EXHAUSTED: names the limit; carries the retry delay

@@ -453,6 +453,8 @@ class KeysTest(BatchTestCase):
         wait_until(self.is_ended_on_disk)
         page = self.ask("GET", "/metrics", key=admin).body
         self.assertIn(b'\nlssar_request_failure_total{code="RESOURCE_EXHAUSTED"} 0\n', page)
+        # The upload, the batch and each row once.
+        self.assertIn(b'\nlssar_key_calls_total{key="alice"} 62\n', page)
         self.assertEqual(self.server.stop(), 0)
         refused = [entry for entry in self.server.lines if entry.get("event") == "call"
                    and entry["request_id"].startswith(batch["id"])

@@ -492,6 +492,18 @@ TEST(KeyUsageTest, RowsOfBatchesTakeNoPlaceFromTheOtherCalls) {
   EXPECT_EQ(usage->Counts().num_refused, 2) << "a row that is refused begins again";
 }
 
+// The counts are a client's own calls, and a row once, however often it begins.
+TEST(KeyUsageTest, ARowThatBeginsAgainIsOneCall) {
+  KeyUsage usage("alice");
+  EXPECT_TRUE(usage.Acquire(kStart).ok());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(usage.Acquire(kStart, CallSource::kBatch).ok());
+    usage.Release(CallSource::kBatch);
+    i < 2 ? usage.ReturnRequest() : usage.CountRow();
+    EXPECT_EQ(usage.Counts().num_calls, i < 2 ? 1 : 2);
+  }
+}
+
 TEST(KeyUsageTest, RowsOfBatchesLeaveHalfOfTheRates) {
   KeyUsage usage("alice");
   usage.SetLimits({.requests_per_minute = 6, .tokens_per_minute = 600});
