@@ -518,9 +518,11 @@ class KeysTest(BatchTestCase):
 
 class StopTest(BatchTestCase):
     def test_a_stop_is_clean_and_the_next_start_goes_on(self) -> None:
-        self.start("--max-num-seqs", "2", "--drain-timeout", "2s")
+        # Rows are given up in the middle of the drain; the rest is for machines that stand still.
+        self.start("--max-num-seqs", "2", "--drain-timeout", "10s")
         # The first row is longer than the drain: it runs again, and is no aborted call.
-        lines = [line(1, max_tokens=15000, ignore_eos=True)] + [line(i) for i in range(2, 31)]
+        lines = [line(1, prompt=["Once"] * 40, max_tokens=15000, ignore_eos=True)] + [
+            line(i) for i in range(2, 31)]
         batch = self.create(lines)
         wait_until(lambda: self.server.metric("lssar_num_requests_running") > 0)
         self.assertEqual(self.server.stop(), 0)
