@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -297,6 +298,42 @@ TEST_F(BatchStoreTest, LimitsAreNamed) {
   ASSERT_TRUE(store->End(oldest, BatchState::kFailed, "code", "why").ok());
   EXPECT_TRUE(store->AddBatch(NewBatch("bob", file)).ok());
   EXPECT_TRUE(absl::IsNotFound(store->FindBatch("bob", oldest).status()));
+}
+
+TEST_F(BatchStoreTest, BytesAreGivenBackAndCountedAgainAtAStart) {
+  const auto add = [](BatchStore& store, const std::string& owner, size_t num_bytes) {
+    return std::string(store.AddFile(owner, "a", std::string(num_bytes, 'x')).status().message());
+  };
+  const std::string own = "your files have 500 bytes", all = "the files of all keys have 1000";
+  Batch batch;
+  {
+    const auto store = Open(/*max_bytes=*/1000);
+    EXPECT_EQ(add(*store, "alice", 500), "");
+    EXPECT_EQ(add(*store, "bob", 500), "");
+    EXPECT_THAT(add(*store, "alice", 1), HasSubstr(own));
+    EXPECT_THAT(add(*store, "carol", 1), HasSubstr(all));
+    EXPECT_TRUE(store->DeleteFile("alice", store->Files("alice")[0].id).ok());
+    ASSERT_EQ(add(*store, "alice", 100), "");
+    batch = *store->AddBatch(NewBatch("alice", store->Files("alice")[0].id));
+    // Its outputs, which are no files yet, count too.
+    EXPECT_EQ(store->AddOutputBytes(batch.id, 400), absl::OkStatus());
+    Write(store->ContentPath(batch.output_file_id), std::string(300, 'x'));
+    Write(store->ContentPath(batch.error_file_id), std::string(100, 'x'));
+    EXPECT_THAT(add(*store, "alice", 1), HasSubstr(own));
+    EXPECT_THAT(add(*store, "carol", 1), HasSubstr(all));
+  }
+  {
+    const auto store = Open(/*max_bytes=*/1000);
+    EXPECT_THAT(add(*store, "alice", 1), HasSubstr(own));
+    EXPECT_THAT(add(*store, "carol", 1), HasSubstr(all));
+    EXPECT_TRUE(store->End(batch.id, BatchState::kCompleted, "", "").ok());
+    EXPECT_THAT(add(*store, "alice", 1), HasSubstr(own)) << "once, as files";
+  }
+  const auto store = Open(/*max_bytes=*/1000);
+  EXPECT_THAT(add(*store, "alice", 1), HasSubstr(own));
+  EXPECT_TRUE(store->DeleteFile("alice", batch.output_file_id).ok());
+  EXPECT_THAT(add(*store, "carol", 301), HasSubstr("the files of all keys have 700"));
+  EXPECT_EQ(add(*store, "alice", 300), "");
 }
 
 TEST_F(BatchStoreTest, ABatchThatCannotBeWrittenReplacesNone) {
