@@ -168,6 +168,29 @@ TEST(FairShare, AFullQueueTakesTheRequestsOfOtherTenants) {
   engine.RunAll();
 }
 
+TEST(FairShare, AQueueFullOfTokensTakesTheRequestsOfOtherTenants) {
+  EngineOptions options = SmallOptions();
+  options.max_queued_tokens = 80;
+  SteppedEngine engine(options);
+  const auto submit = [&](const std::string& tenant) {
+    return engine.Get()
+        .Submit(Generate(Ids(10, 1), 5), std::make_shared<RecordingSink>(), tenant)
+        .status();
+  };
+  for (int i = 0; i < 8; ++i) ASSERT_EQ(submit(kAttacker), absl::OkStatus());
+  EXPECT_EQ(submit(kAttacker).message(),
+            "the queue is full: 80 queued prompt tokens + 10 of this request = 90 "
+            "(max_queued_tokens = 80), 80 of this client");
+  EXPECT_EQ(engine.Get().CheckQueueCapacity(kOther), absl::OkStatus());
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(submit(kOther), absl::OkStatus()) << "half of the tokens";
+  EXPECT_EQ(submit(kOther).message(),
+            "the queue is full: 120 queued prompt tokens + 10 of this request = 130 "
+            "(max_queued_tokens = 80), 40 of this client");
+  EXPECT_EQ(engine.Get().CheckQueueCapacity(kAttacker).code(),
+            absl::StatusCode::kResourceExhausted);
+  engine.RunAll();
+}
+
 // A request that needs every place is admitted though another tenant always has one that runs.
 TEST(FairShare, ARequestLargerThanItsShareIsNotOvertakenForEver) {
   Clock::time_point now{std::chrono::hours(1)};
