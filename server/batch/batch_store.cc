@@ -263,20 +263,23 @@ absl::StatusOr<StoredFile> BatchStore::AddFile(const std::string& owner,
   if (file.num_rows == 0) return absl::InvalidArgumentError("the file has no lines");
   {
     const std::lock_guard lock(mutex_);
-    const auto num_files = std::ranges::count(
+    int64_t num_files = std::ranges::count(
         files_, owner, [](const auto& entry) -> const std::string& { return entry.second.owner; });
-    if (num_files >= limits::kMaxBatchFiles) {
+    num_files += std::ranges::count(writing_, owner);
+    if (num_files >= options_.max_files) {
       return absl::ResourceExhaustedError(StrCat("you have ", num_files, " files; there may be ",
-                                                 limits::kMaxBatchFiles, "; delete some"));
+                                                 options_.max_files, "; delete some"));
     }
     RETURN_IF_ERROR(CheckBytes(owner, file.num_bytes));
     bytes_[owner] += file.num_bytes;
     num_bytes_ += file.num_bytes;
+    writing_.push_back(owner);
     file.order = next_order_++;
   }
   absl::Status status = WriteNew(ContentPath(file.id), content);
   if (status.ok()) status = WriteFile(file);
   const std::lock_guard lock(mutex_);
+  writing_.erase(std::ranges::find(writing_, owner));
   if (!status.ok()) {
     RemoveContent(file.id);
     bytes_[owner] -= file.num_bytes;

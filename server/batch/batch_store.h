@@ -87,7 +87,8 @@ class BatchStore {
     std::string directory;  // exists
     int64_t max_bytes = 0;  // of all contents; with keys, one owner has half of it
     bool has_keys = false;
-    int max_batches = limits::kMaxBatches;  // of one owner
+    int max_files = limits::kMaxBatchFiles;  // of one owner
+    int max_batches = limits::kMaxBatches;   // of one owner
   };
 
   // Reads the directory, and removes what a crash has left unfinished. No other server may use it.
@@ -167,6 +168,7 @@ class BatchStore {
   mutable std::mutex mutex_;
   std::function<void()> changed_;
   std::map<std::string, StoredFile, std::less<>> files_;
+  std::vector<std::string> writing_;  // the owners of files that are being written
   std::map<std::string, Batch, std::less<>> batches_;
   std::map<std::string, int64_t> bytes_;  // by owner
   int64_t num_bytes_ = 0;                 // of all owners

@@ -2,11 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/str_cat.h"
@@ -334,6 +337,27 @@ TEST_F(BatchStoreTest, BytesAreGivenBackAndCountedAgainAtAStart) {
   EXPECT_TRUE(store->DeleteFile("alice", batch.output_file_id).ok());
   EXPECT_THAT(add(*store, "carol", 301), HasSubstr("the files of all keys have 700"));
   EXPECT_EQ(add(*store, "alice", 300), "");
+}
+
+TEST_F(BatchStoreTest, UploadsAtTheSameTimeKeepTheLimitOfFiles) {
+  const auto store =
+      *BatchStore::Open({.directory = directory_.Path(), .max_bytes = 1 << 30, .max_files = 3});
+  const std::string content(size_t{1} << 20, 'x');  // which takes a while to write
+  std::latch begin(8);
+  std::atomic<int> num_added = 0;
+  std::vector<std::thread> uploads;
+  for (int i = 0; i < 8; ++i) {
+    uploads.emplace_back([&] {
+      begin.arrive_and_wait();
+      num_added += store->AddFile("", "a", content).ok() ? 1 : 0;
+    });
+  }
+  for (std::thread& upload : uploads) upload.join();
+  EXPECT_EQ(num_added, 3);
+  EXPECT_EQ(store->AddFile("", "a", content).status().message(),
+            "you have 3 files; there may be 3; delete some");
+  EXPECT_TRUE(store->DeleteFile("", store->Files("")[0].id).ok());
+  EXPECT_TRUE(store->AddFile("", "a", content).ok());
 }
 
 TEST_F(BatchStoreTest, ABatchThatCannotBeWrittenReplacesNone) {
