@@ -1288,7 +1288,7 @@ class ChatRolesTest(Folder):
             with self.subTest(name):
                 table = self.table(name)
                 # Other conversations than those of derive(), in this process.
-                run = chat_roles._renderer((TEMPLATES / f'{name}.jinja').read_text(), SPECIALS)
+                run = chat_roles.renderer((TEMPLATES / f'{name}.jinja').read_text(), SPECIALS)
                 self.assertIsNone(chat_roles.disagreement(table, run, 300, seed=2))
                 self.assertIn('user', table['generate_after'])
                 if name in EXPECTED:

@@ -538,20 +538,37 @@ class TokenizerTest(unittest.TestCase):
             shutil.copy(zoo / name, folder)
         pathlib.Path(folder, 'chat_template.jinja').write_text(template)
 
-    def test_chat_templates_run_in_the_sandbox(self):
-        jinja2, sandbox = unittest.mock.Mock(spec=['TemplateError']), unittest.mock.Mock(
-            spec=['ImmutableSandboxedEnvironment', 'SecurityError'])
-        sandbox.ImmutableSandboxedEnvironment.return_value.globals = {}
-        packages = {'jinja2': jinja2, 'jinja2.sandbox': sandbox}
+    def test_chat_templates_run_as_the_import_runs_them(self):
+        said = [{'role': 'user', 'content': 'Hi'}]
+        roles = streams.differences.client('chat_roles')
         with tempfile.TemporaryDirectory() as folder, \
-                unittest.mock.patch('streams.package', packages.get), \
+                unittest.mock.patch('streams.package'), \
                 unittest.mock.patch('streams.open_tokenizer',
-                                    lambda _: (None, None, {'</s>': 2}.get)):
+                                    lambda _: (None, None, {'</s>': 2}.get)), \
+                unittest.mock.patch.object(roles, 'renderer') as renderer:
             self.write_tokenizer(folder, 'text')
-            jinja2.TemplateError = sandbox.SecurityError = ValueError
-            streams.Tokenizer(folder)
-        environment = sandbox.ImmutableSandboxedEnvironment
-        environment.return_value.from_string.assert_called_once_with('text')
+            run = renderer.return_value
+            run.return_value, run.is_attack, run.errors = 'said', False, ['TemplateError: no']
+            tokenizer = streams.Tokenizer(folder)
+            renderer.assert_called_once_with('text', {})
+            self.assertEqual(tokenizer.chat(said), 'said')
+            run.assert_called_once_with(said, False)
+            self.assertEqual([*streams.some_chats([said] * 2, tokenizer)], [('said', said)] * 2)
+            run.return_value = None
+            self.assertEqual(tokenizer.chat(said), '')
+            with self.assertRaisesRegex(SystemExit, 'each of the first 2 dialogs .TemplateErr'):
+                list(streams.some_chats([said] * 2, tokenizer))
+            with self.assertRaisesRegex(SystemExit, f'first {streams.MAX_REFUSED:} dialogs'):
+                list(streams.some_chats(itertools.repeat(said), tokenizer))
+            run.side_effect = [None, 'said', None]
+            self.assertEqual([*streams.some_chats([said] * 3, tokenizer)], [('said', said)])
+            run.side_effect = roles.NoTable('writes more than 5 characters')
+            with self.assertRaisesRegex(SystemExit, 'the chat template writes more than 5'):
+                tokenizer.chat(said)
+            run.side_effect = lambda *_: max(i for i in itertools.count() if i < 0)
+            with unittest.mock.patch.object(roles, 'WALL_S', 0.1), \
+                    self.assertRaisesRegex(SystemExit, 'the chat template takes more than 0.1 s'):
+                tokenizer.chat(said)
 
     @unittest.skipUnless(importlib.util.find_spec('jinja2'), 'jinja2 is not installed')
     def test_chat_templates_run_no_code(self):
@@ -568,6 +585,14 @@ class TokenizerTest(unittest.TestCase):
                 streams.Tokenizer(folder)
             self.write_tokenizer(folder, '{{ messages[0].content }}{{ eos_token }}')
             self.assertEqual(streams.Tokenizer(folder).chat(said), 'Hi')
+            self.write_tokenizer(folder, "{% if tools is none %}{% for m in messages %}"
+                                 "{% generation %}{{ m.content }}{% endgeneration %}"
+                                 "{% break %}{% endfor %}{% endif %}")
+            self.assertEqual(streams.Tokenizer(folder).chat(said * 2), 'Hi')
+            self.write_tokenizer(folder, "{{ raise_exception('no') }}")
+            tokenizer = streams.Tokenizer(folder)
+            with self.assertRaisesRegex(SystemExit, 'first 1 dialogs .TemplateError: no'):
+                list(streams.some_chats([said], tokenizer))
 
 
 class RowsTest(RunFolder):

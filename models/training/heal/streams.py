@@ -6,10 +6,13 @@ retrieval.answers (for each id 1 if it belongs to an answer, else 0, uint8), and
 (counts). Only this stage needs Jinja2 and tokenizers or sentencepiece.
 """
 
+import contextlib
 import importlib
 import json
 import os
 import random
+import signal
+import threading
 
 import numpy as np
 
@@ -19,6 +22,7 @@ import overlap
 import retrieval
 
 BLOCK = 512  # documents encoded at a time
+MAX_REFUSED = 1000  # dialogs, before one is taken
 HELD_OUT = 0.004  # default share of the documents
 
 
@@ -77,11 +81,30 @@ def chat_settings(directory):
         raise SystemExit(f'{directory}: {error}') from None
 
 
+@contextlib.contextmanager
+def at_most(seconds, what):
+    """Exits where the block takes longer; does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_signal, _frame):
+        raise SystemExit(f'{what} takes more than {seconds} s')
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 class Tokenizer:
     """The tokenizer and the chat template of a checkpoint directory."""
 
     def __init__(self, directory):
-        jinja2, sandbox = package('jinja2'), package('jinja2.sandbox')
+        package('jinja2')
         self.encode, self.place, self.id_of = open_tokenizer(directory)
         template, self.special = chat_settings(directory)
         with open(f'{directory}/config.json', encoding='utf-8') as file:
@@ -90,13 +113,13 @@ class Tokenizer:
         names = (self.special.get('eos_token'), '<|endoftext|>', '</s>')
         ends = [self.id_of(name) for name in names if name is not None]
         self.end = self._end_of_document(config, ends)
-        self.refusals, self.break_out = (jinja2.TemplateError, TypeError), sandbox.SecurityError
-        # The template may come from anywhere: it must not run code here.
-        environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals['raise_exception'] = self._refuse
+        self.template, self.roles = None, differences.client('chat_roles')
+        if not template:
+            return
+        # The template may come from anywhere: the import's sandbox bounds what it does.
         try:
-            self.template = environment.from_string(template) if template else None
-        except jinja2.TemplateError as error:
+            self.template = self.roles.renderer(template, self.special)
+        except self.roles.NoTable as error:
             raise SystemExit(f'{directory}: the chat template cannot be read: {error}') from None
 
     def _end_of_document(self, config, ends):
@@ -109,20 +132,41 @@ class Tokenizer:
             raise SystemExit('the tokenizer has no token that ends a document')
         return found[0]
 
-    def _refuse(self, why):
-        raise self.refusals[0](why)
-
     def chat(self, messages):
         """The text of a dialog, by the checkpoint's template; '' if that refuses the dialog."""
         if self.template is None:
             return '\n'.join(f'{each["role"]}: {each["content"]}' for each in messages)
         try:
-            return self.template.render(messages=messages, add_generation_prompt=False,
-                                        **self.special)
-        except self.break_out as error:
-            raise SystemExit(f'the chat template does what no template may: {error}') from None
-        except self.refusals:
-            return ''
+            with at_most(self.roles.WALL_S, 'the chat template'):
+                text = self.template(messages, False)
+        except (self.roles.NoTable, MemoryError) as error:
+            raise SystemExit(f'the chat template {error}') from None
+        if self.template.is_attack:
+            raise SystemExit('the chat template does what no template may' + self.why())
+        return text or ''
+
+    def why(self):
+        """The last error of the template, for a sentence."""
+        return self.roles.why(self.template) if self.template else ''
+
+
+def some_chats(dialogs, tokenizer):
+    """Yields (text, messages) of the dialogs that the template takes. Exits where it refuses the
+    first MAX_REFUSED, or all.
+    """
+    num_taken = num_refused = 0
+    for messages in dialogs:
+        text = tokenizer.chat(messages)
+        if text:
+            num_taken += 1
+            yield text, messages
+            continue
+        num_refused += 1
+        if not num_taken and num_refused == MAX_REFUSED:
+            break
+    if num_refused and not num_taken:
+        raise SystemExit(f'the chat template refuses each of the first {num_refused} dialogs'
+                         f'{tokenizer.why()}')
 
 
 def id_type(vocabulary):
@@ -229,12 +273,12 @@ def run(directory, tokenizer, out, max_ids, max_words, evaluation=(), share=HELD
     random.Random(2).shuffle(dialogs)
     facts = retrieval.documents(texts[:2000], max_words, seed=3)
     report['text'] = sum(pack(clean(texts), tokenizer, f'{out}/text.bin', max_ids, tokenizer.end))
-    chats = clean(tokenizer.chat(messages) for messages in dialogs)
+    chats = clean(text for text, _ in some_chats(dialogs, tokenizer))
     lengths = pack(chats, tokenizer, f'{out}/dialogs.bin', max_ids)
     np.array(lengths, np.uint32).tofile(f'{out}/dialogs.lengths')
     report['dialogs'] = sum(lengths)
-    asking = ((tokenizer.chat(messages), messages) for messages in facts)
-    asking = ((text, messages) for text, messages in asking if text and not unwanted.shares(text))
+    asking = ((text, messages) for text, messages in some_chats(facts, tokenizer)
+              if not unwanted.shares(text))
     report['retrieval'] = pack_retrieval(asking, tokenizer, out, max_ids // 4)
     with open(f'{out}/prepare.json', 'w', encoding='utf-8') as file:
         json.dump({'vocabulary': tokenizer.vocabulary, **report}, file, indent=2)

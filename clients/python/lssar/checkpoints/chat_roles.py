@@ -140,7 +140,7 @@ class _Prober:
         alone = self._pieces('u', True)
         if alone is None:
             raise NoTable('refuses a conversation of one user message, or does not write it once'
-                          + _why(self._run))
+                          + why(self._run))
         table = self._turns()
         self._add_system(table)
         self._add_strips(table)
@@ -433,8 +433,13 @@ def find_table(run: Render, bos: str, specials: Sequence[str]) -> Table:
 
 # ---- jinja2, in the child.
 
-def _renderer(template: str, tokens: Mapping[str, str]) -> Render:
-    """Errors: NoTable where jinja2 cannot compile it."""
+def renderer(template: str, tokens: Mapping[str, str]) -> Render:
+    """What renders conversations by a template, None where it refuses one; why() says why. Its
+    is_attack is true once the sandbox has stopped it. MAX_OUTPUT bounds what it writes; time and
+    memory are the caller's to bound.
+
+    Errors: NoTable where jinja2 cannot compile it.
+    """
     import jinja2
     import jinja2.ext
     import jinja2.nodes
@@ -483,14 +488,17 @@ def _renderer(template: str, tokens: Mapping[str, str]) -> Render:
             raise
         except Exception as error:  # a template can raise nearly anything
             errors[:] = [f'{type(error).__name__}: {error}'[:200]]
+            if isinstance(error, jinja2.sandbox.SecurityError):
+                setattr(run, 'is_attack', True)
             return None
         return ''.join(parts)
 
     setattr(run, 'errors', errors)
+    setattr(run, 'is_attack', False)
     return run
 
 
-def _why(run: Render) -> str:
+def why(run: Render) -> str:
     """The last error of a template, for a sentence."""
     errors = getattr(run, 'errors', [])
     return f' ({errors[0]})' if errors else ''
@@ -502,7 +510,7 @@ def _child() -> None:
     request = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_CPU, (request['cpu_s'], request['cpu_s']))
     try:
-        run = _renderer(request['template'], request['tokens'])
+        run = renderer(request['template'], request['tokens'])
         bos = request['tokens'].get('bos_token', '')
         answer: dict[str, object] = {'table': find_table(run, bos, request['specials'])}
     except NoTable as error:
