@@ -837,6 +837,33 @@ class GgufRefusedTest(Folder):
             source = self.write_hugging_face('names', {**NEOX, **fields}, weights)
             self.refused(pattern, self.run_import, source)
 
+    def test_a_field_of_training_is_harmless(self):
+        config = {**CONFIG, 'pretraining_tp': 2}
+        self.run_import(self.write_hugging_face('tp', config, plain_models.llama_weights(CONFIG)))
+        source = self.write_hugging_face('exact', {**config, 'slow_but_exact': True},
+                                         plain_models.llama_weights(CONFIG))
+        self.refused('slow_but_exact', self.run_import, source)
+
+    def test_what_tensors_alone_do_not_show(self):
+        given = {'n_head': 4, 'n_positions': 64, 'attention': {'kind': 'softmax'},
+                 'rope_theta': 10000.0, 'rope_layout': 'half', 'activation_function': 'gelu',
+                 'normalization': 'layer_norm', 'layer_norm_epsilon': 1e-5,
+                 'embedding_norm': False, 'final_logit_softcapping': None}
+        folder = self.write_hugging_face('neox', NEOX, plain_models.gpt_neox_weights(NEOX))
+        refused = self.refused('(?s)parallel_residual=true.*partial_rotary_factor=',
+                               self.run_import, folder + '/model.safetensors', given)
+        self.assertNotIn('n_head', refused)
+        _, report = self.run_import(folder + '/model.safetensors', {
+            **given, 'parallel_residual': True, 'partial_rotary_factor': 0.5})
+        self.assertIn('rope_scaling null, qk_norm null;', '\n'.join(report.notes))
+        folder = self.write_hugging_face('llama', CONFIG, plain_models.llama_weights(CONFIG))
+        _, report = self.run_import(folder + '/model.safetensors', {
+            **given, 'activation_function': 'silu', 'normalization': 'rms_norm'})
+        [note] = [each for each in report.notes if each.startswith('ASSUMED')]
+        self.assertIn('parallel_residual false, partial_rotary_factor 1, rope_scaling null', note)
+        self.assertEqual({report.origins[field] for field in (
+            'parallel_residual', 'partial_rotary_factor', 'rope_scaling')}, {'default'})
+
     def test_our_names_in_a_hugging_face_config(self):
         weights = plain_models.llama_weights(CONFIG)
         for field, value in (('partial_rotary_factor', 0.5), ('rope_layout', 'interleaved'),

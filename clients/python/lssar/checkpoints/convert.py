@@ -134,6 +134,8 @@ def _collect(source: sources.Source, mapped: names.Mapped, given: JsonObject) ->
     settings.derive(mapped.tensors, found, names.num_layers(mapped.tensors))
     settings.leave_out_rotary(found)
     found.require(*(field for field in settings.required(found) if field in source.required))
+    if source.assumes_defaults:
+        source.notes += settings.assume(found)
     if source.is_permuted:
         gguf_source.unpermute(mapped, found.integer('n_head'))
     names.fuse(mapped, found.integer('n_head'))

@@ -3,7 +3,7 @@
 A value comes from the source's own records, from the command line, from the shapes of the tensors,
 or from the code of the program that wrote the source. Two that contradict each other are an error,
 except that the first three may correct the last, and the command line REPLACEABLE fields. What
-nobody says is an error, never a guess.
+nobody says is an error, but for ASSUMED, which the report names.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from lssar.checkpoints.errors import CheckpointError, JsonObject, UsageError, sh
 from lssar.checkpoints.forward import FORMS
 
 RECORDED, GIVEN, DERIVED, FIXED = 'source', 'command line', 'tensors', 'format'
+DEFAULT = 'default'  # nobody says it; the report names it
 
 # Fields that differ between models and that no tensor shows, with what to give.
 REQUIRED = {
@@ -33,7 +34,15 @@ REQUIRED = {
     'embedding_norm': '--set embedding_norm=true if the embedding is normalised before the first '
                       'block, else false',
     'final_logit_softcapping': '--set final_logit_softcapping=30 (30 tanh(logits / 30)), or null',
+    'parallel_residual': '--set parallel_residual=true (attention and MLP read the same x; '
+                         'use_parallel_residual of GPT-NeoX), or false',
+    'partial_rotary_factor': '--set partial_rotary_factor=0.25 (of a head, what rotates; '
+                             'rotary_pct of GPT-NeoX), or 1',
 }
+
+# What no tensor shows, and is so in nearly every model: assumed for tensors alone, and reported.
+ASSUMED: Mapping[str, object] = {
+    'parallel_residual': False, 'partial_rotary_factor': 1, 'rope_scaling': None, 'qk_norm': None}
 
 NULLABLE = ('final_logit_softcapping',)  # of them
 
@@ -466,6 +475,18 @@ def required(settings: Settings) -> list[str]:
     """The fields of REQUIRED that this model has."""
     is_rotary = settings.get('positions') in (None, 'rotary')
     return [field for field in REQUIRED if is_rotary or field not in ROTARY]
+
+
+def assume(settings: Settings) -> list[str]:
+    """Adds what of ASSUMED nobody says. -> notes."""
+    is_rotary = settings.get('positions') in (None, 'rotary')
+    missing = [field for field in ASSUMED
+               if not settings.has(field) and (is_rotary or field not in ROTARY)]
+    for field in missing:
+        settings.add(field, ASSUMED[field], DEFAULT)
+    shown = ', '.join(f'{field} {json.dumps(ASSUMED[field])}' for field in missing)
+    return [f'ASSUMED, for no tensor shows them: {shown}; --set FIELD=VALUE says otherwise'
+            ] if missing else []
 
 
 def _presence(tensors: Mapping[str, Array], pattern: str, num_layers: int) -> bool:

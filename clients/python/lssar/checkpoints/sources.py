@@ -63,6 +63,7 @@ class Source:
     matrix_type: str | None = None  # of --dtype, where the source's cannot be stored
     tokenizer: dict[str, bytes] | None = None  # files by our names; None: beside the source
     ends: list[int] = dataclasses.field(default_factory=list)  # ids that end a text, if several
+    assumes_defaults: bool = False  # settings.ASSUMED: nothing else says them
 
     @property
     def folder(self) -> str:
@@ -189,9 +190,13 @@ def _read_training(path: str, content: JsonObject) -> Source:
 
 def _plain(path: str, tensors: Mapping[str, Array], not_read: list[str]) -> Source:
     unwrapped = names.unwrap(tensors)
-    return Source(path, 'state dict', [path], unwrapped, _rules_of(unwrapped), {}, {},
+    rules = _rules_of(unwrapped)
+    # GPT-NeoX's own defaults are not ours, and its models differ.
+    more = ('parallel_residual', 'partial_rotary_factor') if rules is names.NEOX else ()
+    return Source(path, 'state dict', [path], unwrapped, rules, {}, {},
                   (*ALWAYS, 'activation_function', 'normalization', 'layer_norm_epsilon',
-                   'embedding_norm', 'final_logit_softcapping'), not_read)
+                   'embedding_norm', 'final_logit_softcapping', *more), not_read,
+                  assumes_defaults=True)
 
 
 def _read_torch(path: str, ignored: set[str]) -> Source:
@@ -291,7 +296,7 @@ _LLAMA_DEFAULTS = {'hidden_act': 'silu', 'rms_norm_eps': 1e-6, 'tie_word_embeddi
 _SOFTMAX: JsonObject = {'attention': {'kind': 'softmax'}, 'embedding_norm': False,
                         'final_logit_softcapping': None, 'rope_layout': 'half'}
 _LLAMA_FIXED: JsonObject = {**_SOFTMAX, 'normalization': 'rms_norm'}
-_LLAMA_MUST_BE = {'pretraining_tp': (1,), 'rope_interleaved': (False,), 'use_mrope': (False,)}
+_LLAMA_MUST_BE = {'rope_interleaved': (False,), 'use_mrope': (False,)}
 
 FAMILIES = {
     'gpt2': Family(
@@ -331,7 +336,7 @@ FAMILIES = {
         {'apply_residual_connection_post_layernorm': (False,), 'skip_bias_add_qkv': (False,),
          'slow_but_exact': (False,)},
         harmless=frozenset(('attention_softmax_in_fp32', 'bias_dropout_fusion',
-                            'masked_softmax_fusion', 'n_inner', 'offset_alibi', 'pretraining_tp',
+                            'masked_softmax_fusion', 'n_inner', 'offset_alibi',
                             'skip_bias_add'))),
     'qwen3': Family(
         names.LLAMA, _LLAMA_FIELDS, {**_LLAMA_DEFAULTS, 'head_dim': 128},
@@ -369,8 +374,9 @@ HARMLESS = frozenset((
     'keys_to_ignore_at_inference', 'label2id', 'length_penalty', 'linear_layout', 'mask_token_id',
     'max_length', 'max_window_layers', 'min_length', 'model_type', 'n_ctx', 'no_repeat_ngram_size',
     'num_beam_groups', 'num_beams', 'num_return_sequences', 'output_attentions',
-    'output_hidden_states', 'output_scores', 'pad_token_id', 'prefix', 'problem_type',
-    'pruned_heads', 'remove_invalid_values', 'reorder_and_upcast_attn', 'repetition_penalty',
+    'output_hidden_states', 'output_scores', 'pad_token_id', 'prefix', 'pretraining_tp',
+    'problem_type', 'pruned_heads', 'remove_invalid_values', 'reorder_and_upcast_attn',
+    'repetition_penalty',
     'resid_pdrop', 'return_dict', 'return_dict_in_generate', 'sep_token_id', 'summary_activation',
     'summary_first_dropout', 'summary_proj_to_labels', 'summary_type', 'summary_use_proj',
     'suppress_tokens', 'task_specific_params', 'temperature', 'tf_legacy_loss',
