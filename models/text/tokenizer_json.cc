@@ -1,4 +1,5 @@
 // ReadTokenizerJson (bpe_files.h).
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "base/utf8.h"
 #include "models/json_fields.h"
 #include "models/text/bpe_files.h"
+#include "models/text/tokens_beside.h"
 #include "models/text/vocabulary_builder.h"
 
 namespace lssar {
@@ -59,6 +61,7 @@ class Reader {
         is_byte_level_ ? BpeModel::Alphabet::kBytes : BpeModel::Alphabet::kCharacters);
     RETURN_IF_ERROR(ReadModel(*model, &builder));
     if (tokens != nullptr) RETURN_IF_ERROR(ReadAddedTokens(*tokens, &builder));
+    RETURN_IF_ERROR(AddTokensBeside(&builder));
     builder.Get()->normalizer = std::move(normalizer_);
     builder.Get()->pre_tokenizer = std::move(pre_tokenizer_);
     builder.Get()->adds_dummy_prefix = adds_dummy_prefix_;
@@ -150,7 +153,8 @@ class Reader {
     if (type == "ByteLevel") {
       fields.RejectOthers({"type", "add_prefix_space", "trim_offsets", "use_regex"});
       is_byte_level_ = true;
-      if (fields.Bool("add_prefix_space", true)) {
+      byte_level_adds_space_ = fields.Bool("add_prefix_space", true);
+      if (byte_level_adds_space_) {
         pre_tokenizer_.push_back({.kind = StepKind::kAddSpace});
       }
       if (fields.Bool("use_regex", true)) AddPattern(kGpt2Pattern);
@@ -396,6 +400,7 @@ class Reader {
     const bool fuse_unknown = fields.Bool("fuse_unk", false);
     const json* const names = fields.Object("vocab");
     const json* const merges = fields.Array("merges");
+    num_pieces_ = names == nullptr ? 0 : int64_t(names->size());
     if (names == nullptr || merges == nullptr) fields.Fail("must have vocab and merges");
     RETURN_IF_ERROR(fields.status());
 
@@ -445,10 +450,88 @@ class Reader {
     return absl::OkStatus();
   }
 
+  // transformers adds the tokens beside a tokenizer.json that lacks them, each with the next id,
+  // and takes the others' kind from added_tokens_decoder.
+  absl::Status AddTokensBeside(VocabularyBuilder* builder) const {
+    ASSIGN_OR_RETURN(TokensBeside beside, ReadTokensBeside(directory_));
+    RETURN_IF_ERROR(CheckPrefixSpace(beside));
+    std::vector<AddedToken> tokens;
+    for (size_t i = 0; i < beside.tokens.size(); ++i) {
+      AddedToken& token = beside.tokens[i];
+      if (token.id == kNoId) continue;
+      const bool is_listed =
+          std::ranges::find(beside.special_tokens, token.content) != beside.special_tokens.end();
+      if (i >= beside.num_in_decoder) {
+        if (beside.has_decoder) continue;  // a stale added_tokens.json
+        token.is_special = is_listed;
+        token.is_normalized = !is_listed;
+      }
+      token.is_special = token.is_special || is_listed;
+      tokens.push_back(std::move(token));
+    }
+    std::ranges::sort(tokens, {}, &AddedToken::id);
+    for (const std::string& content : beside.special_tokens) {
+      if (std::ranges::find(tokens, content, &AddedToken::content) == tokens.end()) {
+        tokens.push_back({.content = content, .id = kNoId});
+      }
+    }
+    for (AddedToken& token : tokens) RETURN_IF_ERROR(AddTokenBeside(std::move(token), builder));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddTokenBeside(AddedToken token, VocabularyBuilder* builder) const {
+    BpeVocabulary& vocabulary = *builder->Get();
+    auto& added = vocabulary.added_tokens;
+    const auto known = std::ranges::find(added, token.content, &AddedToken::content);
+    if (known != added.end()) {
+      if (token.id == kNoId) return absl::OkStatus();
+      known->is_special = token.is_special;
+      known->is_normalized = token.is_normalized;
+      vocabulary.pieces[size_t(known->id)] = token.is_special ? "" : token.content;
+      return absl::OkStatus();
+    }
+    int64_t next = builder->IdOf(token.content);
+    if (next == kNoId) {
+      next = num_pieces_;
+      for (const AddedToken& each : added) next = std::max(next, int64_t{each.id} + 1);
+      const auto fault = [&](std::string_view problem) {
+        return absl::InvalidArgumentError(
+            StrCat(path_, ": lacks ", Quote(token.content), ", which stands beside it, in ",
+                   "tokenizer_config.json, special_tokens_map.json or added_tokens.json; ",
+                   "transformers would add it as token ", next, ", ", problem));
+      };
+      if (token.id != kNoId && token.id != next) {
+        return fault(StrCat("but it is token ", token.id, " there"));
+      }
+      const auto vocab_size = int64_t(vocabulary.pieces.size());
+      if (next >= vocab_size) {
+        return fault(StrCat("but vocab_size of config.json is ", vocab_size,
+                            "; remove it there if the model does not use it"));
+      }
+    }
+    token.id = int32_t(next);
+    return builder->AddToken(std::move(token));
+  }
+
+  // Some classes of transformers go by the one, others by the other.
+  absl::Status CheckPrefixSpace(const TokensBeside& beside) const {
+    if (!is_byte_level_ || !beside.add_prefix_space ||
+        *beside.add_prefix_space == byte_level_adds_space_) {
+      return absl::OkStatus();
+    }
+    const auto text = [](bool value) { return value ? "true" : "false"; };
+    return absl::InvalidArgumentError(
+        StrCat(directory_, "/tokenizer_config.json: add_prefix_space is ",
+               text(*beside.add_prefix_space), ", but ", text(byte_level_adds_space_),
+               " in the pre_tokenizer of tokenizer.json; they must be equal"));
+  }
+
   const std::string directory_, path_;
   std::vector<NormalizerStep> normalizer_;
   std::vector<PreTokenizerStep> pre_tokenizer_;
   bool is_byte_level_ = false;
+  bool byte_level_adds_space_ = false;
+  int64_t num_pieces_ = 0;  // of the model
   bool adds_dummy_prefix_ = false;
   std::optional<int32_t> token_before_text_;
 };

@@ -1,5 +1,6 @@
 #include "models/text/tokens_beside.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <set>
@@ -19,6 +20,12 @@ using nlohmann::json;
 
 constexpr std::array<const char*, 4> kNamedTokens{"bos_token", "eos_token", "unk_token",
                                                   "pad_token"};
+// In the order in which transformers gives ids to those that the vocabulary lacks.
+constexpr std::array<const char*, 7> kSpecialTokens{
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+// Lists of further ones, or (extra_special_tokens) an object of them by name.
+constexpr std::array<const char*, 2> kSpecialLists{"additional_special_tokens",
+                                                   "extra_special_tokens"};
 
 // Null: there is no such file.
 absl::StatusOr<json> ReadJsonFile(const std::string& path) {
@@ -28,6 +35,15 @@ absl::StatusOr<json> ReadJsonFile(const std::string& path) {
   return ParseJson(*text, path);
 }
 
+// What would take spaces or words beside a token into account is refused: no reader does.
+void RejectStripping(const json& token, JsonFields* fields) {
+  for (const char* const name : {"single_word", "lstrip", "rstrip"}) {
+    const json value = token.value(name, json(false));
+    if (value == false || value.is_null()) continue;
+    fields->Fail(StrCat(name, " is ", QuoteJson(value), ", must be false"));
+  }
+}
+
 // A token of added_tokens_decoder.
 absl::StatusOr<AddedToken> ReadToken(const std::string& key, const json& token,
                                      const std::string& path) {
@@ -35,10 +51,46 @@ absl::StatusOr<AddedToken> ReadToken(const std::string& key, const json& token,
   int32_t id = -1;
   const char* const end = key.data() + key.size();
   if (std::from_chars(key.data(), end, id).ptr != end || id < 0) fields.Fail("must be an id");
-  AddedToken added{
-      .content = fields.Text("content"), .id = id, .is_special = fields.Bool("special", true)};
+  const bool is_special = fields.Bool("special", true);
+  AddedToken added{.content = fields.Text("content"),
+                   .id = id,
+                   .is_special = is_special,
+                   .is_normalized = fields.Bool("normalized", !is_special)};
+  RejectStripping(token, &fields);
   RETURN_IF_ERROR(fields.status());
   return added;
+}
+
+// The text of a token that is not "" or null.
+std::optional<std::string> ContentOf(const json& token) {
+  const json content = token.is_object() ? token.value("content", json()) : token;
+  if (!content.is_string() || content.get_ref<const std::string&>().empty()) return std::nullopt;
+  return content.get<std::string>();
+}
+
+absl::Status ReadSpecialTokens(const json& config, const std::string& path,
+                               std::vector<std::string>* tokens) {
+  JsonFields fields(config, path);
+  const auto add = [&](const std::string& where, const json& token) {
+    const std::optional<std::string> content = ContentOf(token);
+    if (!content) return;
+    if (FindInvalidUtf8(*content)) fields.Fail(StrCat(where, " is not UTF-8"));
+    if (token.is_object()) {
+      JsonFields token_fields(token, where);
+      RejectStripping(token, &token_fields);
+      if (!token_fields.status().ok()) fields.Fail(StrCat(token_fields.status().message()));
+    }
+    if (std::ranges::find(*tokens, *content) == tokens->end()) tokens->push_back(*content);
+  };
+  for (const char* const name : kSpecialTokens) {
+    if (const auto found = config.find(name); found != config.end()) add(name, *found);
+  }
+  for (const char* const name : kSpecialLists) {
+    const auto found = config.find(name);
+    if (found == config.end() || !found->is_structured()) continue;
+    for (const json& token : *found) add(name, token);
+  }
+  return fields.status();
 }
 
 }  // namespace
@@ -58,7 +110,11 @@ absl::Status AddSpecialTokensMap(const std::string& directory, json* config) {
                          ", must be a string or an object with a string \"content\""));
     }
     RETURN_IF_ERROR(fields.status());
-    (*config)[name] = content;
+    (*config)[name] = *found;
+  }
+  for (const char* const name :
+       {"sep_token", "cls_token", "mask_token", kSpecialLists[0], kSpecialLists[1]}) {
+    if (map.contains(name)) (*config)[name] = map[name];
   }
   return fields.status();
 }
@@ -86,17 +142,19 @@ absl::StatusOr<TokensBeside> ReadTokensBeside(const std::string& directory) {
       beside.add_prefix_space = fields.Bool("add_prefix_space", false);
     }
     RETURN_IF_ERROR(fields.status());
+    RETURN_IF_ERROR(ReadSpecialTokens(config, config_path, &beside.special_tokens));
+    beside.has_decoder = decoder != nullptr;
     const json none = json::object();
     for (const auto& [key, token] : (decoder == nullptr ? none : *decoder).items()) {
       ASSIGN_OR_RETURN(AddedToken added, ReadToken(key, token, config_path));
       RETURN_IF_ERROR(add(std::move(added), config_path));
     }
+    beside.num_in_decoder = beside.tokens.size();
     for (const char* const name : kNamedTokens) {
       const auto found = config.find(name);
       if (found == config.end()) continue;
-      const json token = found->is_object() ? found->value("content", json()) : *found;
-      const bool is_text = token.is_string() && !token.get_ref<const std::string&>().empty();
-      if (is_text) RETURN_IF_ERROR(add({.content = token, .id = kNoId}, config_path));
+      const std::optional<std::string> content = ContentOf(*found);
+      if (content) RETURN_IF_ERROR(add({.content = *content, .id = kNoId}, config_path));
     }
   }
   const std::string path = directory + "/added_tokens.json";

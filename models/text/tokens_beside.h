@@ -17,6 +17,11 @@ struct TokensBeside {
   // added_tokens_decoder of tokenizer_config.json, and added_tokens.json; and its bos_token and so
   // on, which have no id there: kNoId.
   std::vector<AddedToken> tokens = {};
+  // bos_token and so on, then additional_special_tokens, as transformers orders them.
+  std::vector<std::string> special_tokens = {};
+  // Where added_tokens_decoder is there, transformers reads it alone. Its tokens come first.
+  bool has_decoder = false;
+  size_t num_in_decoder = 0;
   // The rest is what tokenizer_config.json says; empty: nothing.
   std::string tokenizer_class = {};
   std::optional<bool> add_prefix_space = {};

@@ -270,6 +270,94 @@ TEST(ByteLevelTokenizerTest, ErrorsNameDamagedFiles) {
               HasSubstr("must be an id"));
 }
 
+// The ids are those of AutoTokenizer, transformers 5.24 with tokenizers 0.23.
+class TokensBesideTokenizerJson : public ::testing::Test {
+ protected:
+  static json File() {
+    json pieces = Bytes();
+    pieces.erase("<|end|>");
+    return {{"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+            {"decoder", {{"type", "ByteLevel"}}},
+            {"added_tokens", {{{"id", 256}, {"content", "<|end|>"}, {"special", true}}}},
+            {"model", {{"type", "BPE"}, {"vocab", pieces}, {"merges", json::array()}}}};
+  }
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(
+      const std::vector<std::pair<std::string, std::string>>& files, int vocab_size = 260) {
+    const ScratchDirectory directory;
+    directory.Write("tokenizer.json", File().dump());
+    for (const auto& [name, text] : files) directory.Write(name, text);
+    return LoadTokenizer(directory.Path(), vocab_size);
+  }
+  static std::vector<int32_t> Ids(const std::vector<std::pair<std::string, std::string>>& files,
+                                  std::string_view text) {
+    const auto tokenizer = Load(files);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return tokenizer.ok() ? (*tokenizer)->Encode(text).value() : std::vector<int32_t>();
+  }
+  static std::string Problem(const std::string& config, int vocab_size = 260) {
+    return StrCat(Load({{"tokenizer_config.json", config}}, vocab_size).status().message());
+  }
+};
+
+TEST_F(TokensBesideTokenizerJson, ThoseThatItLacksGetTheNextIds) {
+  const std::string config = "tokenizer_config.json", map = "special_tokens_map.json",
+                    added = "added_tokens.json";
+  EXPECT_THAT(Ids({{config, R"({"added_tokens_decoder": {"256": {"content": "<|end|>"},
+      "258": {"content": "<y>"}, "257": {"content": "<x>", "special": false}}})"}},
+                  "<y><x><|end|>"),
+              ElementsAre(258, 257, 256));
+  EXPECT_THAT(Ids({{config, R"({"pad_token": "<pad>", "additional_special_tokens": ["<x>"]})"}},
+                  "<x><pad>"),
+              ElementsAre(258, 257));
+  EXPECT_THAT(Ids({{config, R"({"extra_special_tokens": {"image": "<x>"}})"}}, "<x>"),
+              ElementsAre(257));
+  EXPECT_THAT(Ids({{map, R"({"pad_token": {"content": "<pad>", "lstrip": false},
+      "sep_token": "<sep>", "additional_special_tokens": ["<|end|>", {"content": "<x>"}]})"}},
+                  "<x><pad><sep><|end|>"),
+              ElementsAre(259, 258, 257, 256));
+  EXPECT_THAT(Ids({{added, R"({"<x>": 257})"}}, "<x>"), ElementsAre(257));
+  // Beside an added_tokens_decoder neither file is read. A wrong id of a known token counts not.
+  EXPECT_EQ(Ids({{config, R"({"added_tokens_decoder": {"7": {"content": "<|end|>"}}})"},
+                 {added, R"({"<x>": 257})"},
+                 {map, R"({"pad_token": "<y>"})"}},
+                "<x><y><|end|>")
+                .size(),
+            7u);
+}
+
+TEST_F(TokensBesideTokenizerJson, TheDecoderSaysWhatIsSpecial) {
+  for (const bool is_special : {true, false}) {
+    const json decoder = {{"256", {{"content", "<|end|>"}, {"special", is_special}}}};
+    const auto tokenizer =
+        Load({{"tokenizer_config.json", json{{"added_tokens_decoder", decoder}}.dump()}});
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    EXPECT_EQ((*tokenizer)->PieceBytes(256), is_special ? "" : "<|end|>");
+  }
+}
+
+TEST_F(TokensBesideTokenizerJson, WhatCannotBeAddedIsRefused) {
+  EXPECT_THAT(Problem(R"({"added_tokens_decoder": {"259": {"content": "<x>"}}})"),
+              AllOf(HasSubstr("lacks \"<x>\""), HasSubstr("as token 257, but it is token 259")));
+  EXPECT_THAT(Problem(R"({"pad_token": "<pad>"})", 257),
+              AllOf(HasSubstr("lacks \"<pad>\""), HasSubstr("vocab_size of config.json is 257")));
+  EXPECT_THAT(Problem(R"({"add_prefix_space": true})"),
+              HasSubstr("add_prefix_space is true, but false in the pre_tokenizer"));
+  EXPECT_EQ(Problem(R"({"add_prefix_space": false, "pad_token": null})"), "");
+}
+
+TEST_F(TokensBesideTokenizerJson, TokensThatTakeSpacesAreRefused) {
+  for (const std::string name : {"lstrip", "rstrip", "single_word"}) {
+    const json token = {{"content", "<|end|>"}, {name, true}};
+    const std::string decoder = json{{"added_tokens_decoder", {{"256", token}}}}.dump();
+    EXPECT_THAT(Problem(decoder), HasSubstr(name + " is true, must be false"));
+    EXPECT_THAT(Problem(json{{"pad_token", token}}.dump()), HasSubstr(name + " is true"));
+    EXPECT_THAT(Rejection({{"vocab.json", Bytes().dump()},
+                           {"merges.txt", ""},
+                           {"tokenizer_config.json", decoder}}),
+                HasSubstr(name + " is true, must be false"));
+  }
+}
+
 json SplitBy(const std::string& regex, const std::string& behavior = "Isolated") {
   const json split{{"type", "Split"},
                    {"pattern", {{"Regex", regex}}},

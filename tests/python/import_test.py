@@ -844,6 +844,29 @@ class GgufRefusedTest(Folder):
                                          plain_models.llama_weights(CONFIG))
         self.refused('slow_but_exact', self.run_import, source)
 
+    def test_tokens_beside_tokenizer_json_count(self):
+        def files(config, **others):
+            contents = {'tokenizer.json': {
+                'model': {'vocab': {'a': 0, 'b': 1}},
+                'added_tokens': [{'id': 2, 'content': '</s>'}]}, 'tokenizer_config.json': config,
+                **{f'{name}.json': each for name, each in others.items()}}
+            return tokenizer_files.Files(
+                {name: json.dumps(each).encode() for name, each in contents.items()},
+                {name: name for name in contents})
+
+        token = {'content': '<x>', 'special': True}
+        for count, given in (
+                (3, files({'pad_token': '</s>', 'unk_token': 'a'})),
+                (4, files({'added_tokens_decoder': {'2': {'content': '</s>'}, '3': token}},
+                          added_tokens={'<y>': 4})),
+                (5, files({'pad_token': '<pad>', 'additional_special_tokens': [token]})),
+                (5, files({}, added_tokens={'<y>': 4, '<x>': 3})),
+                (4, files({'extra_special_tokens': {'image': '<x>'}})),
+                (5, files({}, special_tokens_map={'pad_token': '<pad>', 'cls_token': token}))):
+            self.assertEqual(tokenizer_files.num_tokens(given), count, given.contents)
+        specials = tokenizer_files.special_tokens(files({'additional_special_tokens': [token]}))
+        self.assertIn('<x>', specials[1])
+
     def test_what_tensors_alone_do_not_show(self):
         given = {'n_head': 4, 'n_positions': 64, 'attention': {'kind': 'softmax'},
                  'rope_theta': 10000.0, 'rope_layout': 'half', 'activation_function': 'gelu',

@@ -290,14 +290,61 @@ def _of_file(path: str) -> dict[str, str]:
 def num_tokens(files: Files) -> int | None:
     """One more than the largest id; None: not known. Errors: CheckpointError."""
     if 'tokenizer.json' in files.contents:
-        tokens, _ = _tokens_of_json(files.json('tokenizer.json'), 'tokenizer.json')
-        return max(tokens, default=-1) + 1
+        return max(_with_tokens_beside(files), default=-1) + 1
     ids = [i for i in files.json('vocab.json').values() if isinstance(i, int)]
     if 'tokenizer.model' in files.contents:
         ids = list(range(len(sentence_pieces(files.contents['tokenizer.model']))))
         if not ids:
             return 0
     return max([*ids, *_added_ids(files)]) + 1 if ids else None
+
+
+def _with_tokens_beside(files: Files) -> dict[int, str]:
+    """{id: token} of tokenizer.json, and of the tokens beside it that it lacks: transformers and
+    the server give each of those the next id. Errors: CheckpointError.
+    """
+    document = files.json('tokenizer.json')
+    tokens, _ = _tokens_of_json(document, 'tokenizer.json')
+    model, added = document['model'], document.get('added_tokens', [])
+    assert isinstance(model, dict) and isinstance(added, list)
+    ids = [entry['id'] for entry in added if isinstance(entry, dict)
+           and isinstance(entry.get('id'), int)]
+    following = max([len(model.get('vocab') or ()), *(i + 1 for i in ids)])
+    known = set(tokens.values())
+    for token in [*_listed_beside(files), *_special_texts(files)]:
+        if token not in known:
+            tokens[following] = token
+            known.add(token)
+            following += 1
+    return tokens
+
+
+def _listed_beside(files: Files) -> list[str]:
+    """The tokens of added_tokens_decoder, or else of added_tokens.json, by id."""
+    decoder = files.json(CONFIG).get('added_tokens_decoder')
+    if not isinstance(decoder, dict):
+        ids = {token: i for token, i in files.json(ADDED).items() if isinstance(i, int)}
+        return sorted(filter(None, ids), key=lambda token: ids[token])
+    texts = {int(i): _text(entry) for i, entry in decoder.items() if i.isdecimal()}
+    return [text for _, text in sorted(texts.items()) if text]
+
+
+def _special_texts(files: Files) -> list[str]:
+    """bos_token and so on, then the further special tokens, in transformers' order."""
+    config = {**files.json(CONFIG), **files.json(SPECIAL_MAP)}
+    texts = [_text(config.get(f'{name}_token')) for name in (
+        'bos', 'eos', 'unk', 'sep', 'pad', 'cls', 'mask')]
+    for name in 'additional_special_tokens', 'extra_special_tokens':
+        listed = config.get(name)
+        if isinstance(listed, (list, dict)):
+            texts += map(_text, listed.values() if isinstance(listed, dict) else listed)
+    return [text for text in texts if text]
+
+
+def _text(token: object) -> str:
+    """The text of a token, "" where it has none."""
+    value = token.get('content') if isinstance(token, dict) else token
+    return value if isinstance(value, str) else ''
 
 
 def _added_ids(files: Files) -> list[int]:
@@ -320,7 +367,7 @@ def special_tokens(files: Files) -> tuple[dict[str, str], list[str]]:
             value = value.get('content')
         if isinstance(value, str):
             named[name] = value
-    others = [token for token in files.json(ADDED) if token]
+    others = [token for token in [*files.json(ADDED), *_special_texts(files)] if token]
     entries: list[object] = []
     decoder = config.get('added_tokens_decoder')
     if isinstance(decoder, dict):
