@@ -54,9 +54,10 @@ if [ "${1:-}" = --all ]; then
 fi
 
 # The CPU kernels are compiled for other CPUs too, and run as far as this one can.
+tests=$(build/ci/bin/attention_test --gtest_list_tests)
 not_run=
 for set in AVX3_DL AVX3 AVX2; do
-  build/ci/bin/attention_test --gtest_list_tests | grep -q "/$set\b" || not_run="$not_run $set"
+  echo "$tests" | grep -q "/$set\b" || not_run="$not_run $set"
 done
 if [ -n "$not_run" ]; then
   say "Not run: the kernels for$not_run (AVX3: AVX-512), which this CPU does not have"

@@ -281,10 +281,7 @@ RunFn PlainOperation(const Opcode& opcode, Type type, int* num_from) {
       if (type == Type::kS32) {
         return &Map2<int32_t, [](int32_t a, int32_t b) { return ((int64_t{a} * b) >> 32); }>;
       }
-      if (type == Type::kU32) {
-        return &Map2<uint32_t, [](uint32_t a, uint32_t b) { return ((uint64_t{a} * b) >> 32); }>;
-      }
-      return nullptr;
+      return &Map2<uint32_t, [](uint32_t a, uint32_t b) { return ((uint64_t{a} * b) >> 32); }>;
     }
     if (is_float) return Floating2<[](auto a, auto b) { return a * b; }>(type);
     return Wrapping2<[](auto a, auto b) { return uint64_t{a} * b; }>(type);
@@ -293,9 +290,7 @@ RunFn PlainOperation(const Opcode& opcode, Type type, int* num_from) {
     if (is_float) return Floating2<[](auto a, auto b) { return a / b; }>(type);
     return Signed2<[](auto a, auto b) { return Quotient(a, b); }>(type);
   }
-  if (name == "rem") {
-    return is_float ? nullptr : Signed2<[](auto a, auto b) { return b == 0 ? a : a % b; }>(type);
-  }
+  if (name == "rem") return Signed2<[](auto a, auto b) { return b == 0 ? a : a % b; }>(type);
   if (name == "min") {
     if (is_float) return Floating2<kMinOf>(type);
     return Signed2<[](auto a, auto b) { return a < b ? a : b; }>(type);
@@ -309,7 +304,7 @@ RunFn PlainOperation(const Opcode& opcode, Type type, int* num_from) {
   if (name == "xor") return Wrapping2<[](auto a, auto b) { return a ^ b; }>(type);
   if (name == "shl") return ShiftOf<true>(type);
   if (name == "shr") return ShiftOf<false>(type);
-  if (name == "copysign" && type == Type::kF32) {
+  if (name == "copysign") {
     return &Map2<float, [](float sign, float x) { return std::copysign(x, sign); }>;
   }
 
@@ -324,8 +319,7 @@ RunFn PlainOperation(const Opcode& opcode, Type type, int* num_from) {
   }
   if (name == "abs") {
     if (is_float) return Floating1<[](auto a) { return std::fabs(a); }>(type);
-    if (type == Type::kS32) return &Map1<int32_t, [](int32_t a) { return a < 0 ? 0u - a : a; }>;
-    return nullptr;
+    return &Map1<int32_t, [](int32_t a) { return a < 0 ? 0u - a : a; }>;
   }
   if (name == "popc") return &Map1<uint32_t, [](uint32_t a) { return std::popcount(a); }>;
   if (name == "clz") return &Map1<uint32_t, [](uint32_t a) { return std::countl_zero(a); }>;
@@ -359,9 +353,9 @@ RunFn PlainOperation(const Opcode& opcode, Type type, int* num_from) {
   if (name == "sqrt") return Floating1<[](auto a) { return std::sqrt(a); }>(type);
 
   *num_from = 3;
-  if (name == "mad" && !Has(opcode, "wide") && !Has(opcode, "hi")) {
+  if (name == "mad") {
     if (bytes == 4) return &Map3<uint32_t, [](auto a, auto b, auto c) { return a * b + c; }>;
-    return bytes == 8 ? &Map3<uint64_t, [](auto a, auto b, auto c) { return a * b + c; }> : nullptr;
+    return &Map3<uint64_t, [](auto a, auto b, auto c) { return a * b + c; }>;
   }
   if (name == "fma") {
     if (Has(opcode, "rm")) {
@@ -372,7 +366,7 @@ RunFn PlainOperation(const Opcode& opcode, Type type, int* num_from) {
     }
     return &Map3<float, [](float a, float b, float c) { return std::fma(a, b, c); }>;
   }
-  if (name == "shf" && Has(opcode, "wrap")) {  // of the pair b:a
+  if (name == "shf") {  // of the pair b:a
     if (Has(opcode, "l")) {
       return &Map3<uint32_t, [](uint32_t a, uint32_t b, uint32_t by) {
         return uint32_t((uint64_t{b} << 32 | a) << (by & 31) >> 32);

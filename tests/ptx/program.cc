@@ -498,7 +498,6 @@ class Assembler {
   }
 
   void AddAtomic(bool has_result) {
-    if (!Has(opcode_, "add") && !Has(opcode_, "or")) return;
     in_.run = &Atomic;
     in_.mode = Has(opcode_, "or") ? 1 : 0;
     Add(has_result ? Target(operands_[0]) : -1);
@@ -517,7 +516,6 @@ class Assembler {
     } else if (Has(opcode_, "cluster")) {
       in_.flow = Has(opcode_, "arrive") ? Flow::kClusterArrive : Flow::kClusterWait;
     } else if (Has(opcode_, "red")) {
-      if (!Has(opcode_, "or")) Unknown("reduction");
       in_.flow = Flow::kBlockBarrier;
       in_.mode = 1;
       Write(operands_[0]);
@@ -532,7 +530,6 @@ class Assembler {
     in_.flow = Flow::kCollective;
     const std::string& name = opcode_[0];
     if (name == "shfl") {
-      if (!Has(opcode_, "bfly") && !Has(opcode_, "idx")) Unknown("shuffle");
       in_.run = &ShuffleLanes;
       in_.mode = Has(opcode_, "bfly") ? 0 : 1;
       const size_t bar = operands_[0].find('|');
@@ -548,19 +545,14 @@ class Assembler {
       Write(operands_[0]);
       Read(operands_[1], Type::kPred);
     } else if (name == "mma") {
-      in_.run = &Multiply16x8x16;
+      in_.run = Has(opcode_, "m16n8k32") ? &Multiply16x8x32 : &Multiply16x8x16;
       in_.mode = Has(opcode_, "bf16") ? 1 : 0;
-      if (Has(opcode_, "m16n8k32")) {
-        if (!Has(opcode_, "s8") || !Has(opcode_, "u8")) Unknown("types of an MMA");
-        in_.run = &Multiply16x8x32;
-      }
       if (operands_[0] != operands_[3]) Unknown("c other than d");
       for (const std::string& element : Elements(operands_[0])) Write(element);
       for (size_t i = 1; i < 3; ++i) {
         for (const std::string& element : Elements(operands_[i])) Read(element, Type::kB32);
       }
     } else {
-      if (!Has(opcode_, "x4") || !Has(opcode_, "trans")) Unknown("ldmatrix");
       in_.run = &LoadMatrices;
       for (const std::string& element : Elements(operands_[0])) Write(element);
       int slot = -1;
