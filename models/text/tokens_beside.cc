@@ -101,7 +101,7 @@ absl::Status AddSpecialTokensMap(const std::string& directory, json* config) {
   ASSIGN_OR_RETURN(const json map, ReadJsonFile(path));
   if (map.is_null()) return absl::OkStatus();
   JsonFields fields(map, path);
-  for (const char* const name : kNamedTokens) {
+  for (const char* const name : kSpecialTokens) {
     const auto found = map.find(name);
     if (found == map.end()) continue;
     const json content = found->is_object() ? found->value("content", json()) : *found;
@@ -112,8 +112,7 @@ absl::Status AddSpecialTokensMap(const std::string& directory, json* config) {
     RETURN_IF_ERROR(fields.status());
     (*config)[name] = *found;
   }
-  for (const char* const name :
-       {"sep_token", "cls_token", "mask_token", kSpecialLists[0], kSpecialLists[1]}) {
+  for (const char* const name : kSpecialLists) {
     if (map.contains(name)) (*config)[name] = map[name];
   }
   return fields.status();

@@ -28,7 +28,7 @@ struct TokensBeside {
   std::string tiktoken_pattern = {};
 };
 
-// Puts the bos_token, eos_token, unk_token and pad_token of special_tokens_map.json into
+// Puts the bos_token and so on of special_tokens_map.json, and its further special tokens, into
 // `config`, what tokenizer_config.json says. As in transformers, that file says nothing beside an
 // added_tokens_decoder, and else comes first. null: there is none of the two files.
 // Errors  INVALID_ARGUMENT: names the file and the field
