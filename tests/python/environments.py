@@ -38,12 +38,17 @@ REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UV = 'uv==0.13.9'  # installs in a third of pip's time
 # Where pip looks for packages, as uv's flags.
-PIP_VARIABLES = {'PIP_INDEX_URL': '--index-url', 'PIP_EXTRA_INDEX_URL': '--extra-index-url',
-                 'PIP_FIND_LINKS': '--find-links'}
+PIP_INDEXES = {'PIP_INDEX_URL': '--index-url', 'PIP_EXTRA_INDEX_URL': '--extra-index-url'}
+PIP_VARIABLES = {**PIP_INDEXES, 'PIP_FIND_LINKS': '--find-links'}
+# What requirements depend on has no versions in their files: a release of tomorrow changes no test.
+# To be moved together with the versions in requirements*.txt.
+NEWEST = '2026-11-30'
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'
                          r'|Temporary failure in name resolution|Connection refused'
-                         r'|tcp connect error|dns error|operation timed out')
+                         r'|tcp connect error|dns error|operation timed out|network timeout')
 TIMEOUT_S = 900  # an installation on a busy machine; alone it takes 25 s
+# uv's 30 are too few for a proxy that reads a package before it hands it on. uv tries four times.
+NETWORK_TIMEOUT_S = 180
 
 
 def run(*command, **options):
@@ -61,13 +66,15 @@ def isolated(**extra):
 
 
 def run_online(*command):
-    """Runs a command that needs PyPI. Errors: SkipTest where it cannot be reached."""
+    """Runs a command that needs PyPI, and if it fails once more: a proxy may cut a download.
+    Errors: SkipTest where PyPI cannot be reached."""
+    variables = isolated(UV_HTTP_TIMEOUT=str(NETWORK_TIMEOUT_S))
     try:
-        return run(*command, env=isolated())
+        return run(*command, env=variables)
     except AssertionError as error:
         if UNREACHABLE.search(str(error)):
             raise unittest.SkipTest('PyPI cannot be reached') from None
-        raise
+    return run(*command, env=variables)
 
 
 def pip(python, *arguments):
@@ -93,7 +100,9 @@ def install(python, *arguments):
     """Installs packages as `pip install` does. Errors: SkipTest where PyPI cannot be reached."""
     sources = [word for name, flag in PIP_VARIABLES.items()
                for each in os.environ.get(name, '').split() for word in (flag, each)]
-    run_online(uv(), 'pip', 'install', '-q', '--system-certs', *sources, '--python', python,
+    # Other indexes need not say when a package came.
+    dated = [] if any(map(os.environ.get, PIP_INDEXES)) else ['--exclude-newer', NEWEST]
+    run_online(uv(), 'pip', 'install', '-q', '--system-certs', *sources, *dated, '--python', python,
                *arguments)
 
 
