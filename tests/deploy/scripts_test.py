@@ -4,6 +4,7 @@ Each runs in a tree of its own, with programs that stand in for what it would in
 """
 
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -204,6 +205,32 @@ esac
         (self.tree / 'make.sh').write_text(commands)
         self.assertEqual(self.run_script('make.sh'), (0, ''))
         self.assertEqual((self.tree / 'keys.lst').read_text().split(), hashes)
+
+    def test_what_failed_is_said_again_at_the_end(self):
+        """deploy/test.sh, with tests of its own: a log is often kept by its end alone."""
+        self.copy('deploy/test.sh', 'deploy/steps.sh')
+        (self.tree / 'deploy/packages.sh').write_text('install_packages() { :; }\n')
+        self.program(self.tree / 'deploy/xgrammar.sh', '')
+        (self.tree / 'CMakeLists.txt').write_text(
+            'cmake_minimum_required(VERSION 3.25)\nproject(it NONE)\nenable_testing()\n'
+            'add_test(NAME Right COMMAND echo right)\n'
+            'add_test(NAME Wrong COMMAND sh -c "seq 100 199; echo ----; echo why; exit 1")\n'
+            'add_test(NAME Apart COMMAND sh -c "echo reason; exit 1")\n'
+            'set_tests_properties(Apart PROPERTIES LABELS real)\n')
+        (self.tree / 'CMakePresets.json').write_text(json.dumps({
+            'version': 3,
+            'configurePresets': [{'name': 'ci', 'generator': 'Unix Makefiles',
+                                  'binaryDir': '${sourceDir}/build/ci'}],
+            'buildPresets': [{'name': 'ci', 'configurePreset': 'ci'}],
+            'testPresets': [{'name': 'ci', 'configurePreset': 'ci',
+                             'filter': {'exclude': {'label': 'real'}}}]}))
+        self.program(self.tree / 'build/ci/bin/attention_test', 'echo X/AVX3_DL X/AVX3 X/AVX2\n')
+        code, said = self.run_script('deploy/test.sh')
+        self.assertEqual(code, 1)
+        lines = ''.join(f'  {i}\n' for i in range(177, 200))
+        self.assertTrue(said.endswith(
+            f'\nWrong ended with\n{lines}  ----\n  why\n\nApart ended with\n  reason\n\n'
+            'FAILED: ci cluster/real\n'), said)
 
 
 if __name__ == '__main__':
