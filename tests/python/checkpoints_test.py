@@ -433,6 +433,18 @@ class RefusedTest(Folder):
         with self.assertWarns(UserWarning):
             twice = self.rewrite(extra=[('rewritten/data.pkl', b'')] * 2)
         self.refused('two records', torch_file.check, twice)
+        # Python's zipfile looks for the list of records before the end, torch where the end says.
+        archive = pathlib.Path(self.save(self.good)).read_bytes()
+        end = archive.rindex(b'PK\x06\x06')
+        for changed, why in (
+                (archive[:end] + b' ' + archive[end:], 'zip64 end is at byte'),
+                (archive[:end + 48] + struct.pack('<Q', 4) + archive[end + 56:],
+                 'list of records is said to end at'),
+                (archive[:end] + archive[-22:-10] + struct.pack('<IIH', 46, 4, 0),
+                 'list of records is said to end at')):
+            file = self.folder / 'lists.pt'
+            file.write_bytes(changed)
+            self.refused(why, torch_file.check, str(file))
         # A memo index of 2^31, for which C's unpickler would reserve 32 GiB.
         self.refused('refuses it', torch_file.load,
                      self.rewrite(data=b'\x80\x02r\xff\xff\xff\x7f.x'))

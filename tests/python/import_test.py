@@ -37,6 +37,7 @@ from lssar.checkpoints import (arrays, chat_roles, command, convert,  # noqa: E4
                                delta, directory, export, forward, gguf_file, gguf_tokenizer,
                                golden, names, quantize, served, settings, sources, tensor_file,
                                tokenizer_files, verify)
+from lssar.checkpoints import errors as errors_of_files  # noqa: E402
 from lssar.checkpoints.errors import CheckpointError  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
@@ -676,6 +677,20 @@ class GgufRefusedTest(Folder):
             self.assertLess(len(message), 1000)
             self.assertLess(time.process_time() - start_s, 60)  # of CPU: it is not computed with
 
+    def test_errors_about_large_values(self):
+        """They take no more time than what they show."""
+        value = ['x']
+        for _ in range(60):  # 2^60 texts, as a pickle may hold them
+            value = [value, value]
+        shown = errors_of_files.show(value)
+        self.assertEqual((len(shown), shown[:64]), (103, '[' * 61 + '"x"'))
+        self.assertEqual(errors_of_files.show({'a': [1, 'b']}), '{"a": [1, "b"]}')
+        members = [f'"{i}":1' for i in range(200_000)] + ['"199999":1']
+        start_s = time.process_time()
+        with self.assertRaisesRegex(CheckpointError, '^it: "199999" appears twice$'):
+            errors_of_files.parse_json_object(f'{{{",".join(members)}}}'.encode(), 'it')
+        self.assertLess(time.process_time() - start_s, 60)  # of CPU; all with all took an hour
+
     def test_control_characters_in_errors(self):
         message = self.refused('twice', self.read, header(0, 2) + field(
             b'\x1b[2Jk\n', 0, b'1') * 2)
@@ -716,7 +731,7 @@ class GgufRefusedTest(Folder):
             return self.refused(pattern, self.run_import, source)
 
         refused('expert_count is 8', llama__expert_count=8)
-        refused("rope.scaling.type is .yarn.; only 'none' is computed of a GGUF file; import",
+        refused("rope.scaling.type is .yarn.; only .none. is computed of a GGUF file; import",
                 llama__rope__scaling__type='yarn')
         refused('must be one of llama', arch='mamba')
         scaled = self.path('scaled.gguf')

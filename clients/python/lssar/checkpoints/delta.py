@@ -25,7 +25,7 @@ import numpy as np
 
 from lssar.checkpoints import tensor_file
 from lssar.checkpoints.arrays import NAMES, Array, convert, to_bytes, type_name, widen
-from lssar.checkpoints.errors import CheckpointError, JsonObject, read_json_object
+from lssar.checkpoints.errors import CheckpointError, JsonObject, read_json_object, show
 from lssar.checkpoints.quantize import GROUP_COLS, quantize
 
 FORMAT = 'lssar-delta-1'
@@ -126,13 +126,13 @@ def read(path: str) -> Delta:
     source = os.path.join(path, MANIFEST)
     manifest = read_json_object(source)
     if manifest.get('format') != FORMAT:
-        raise CheckpointError(f'{source}: format is {manifest.get("format")!r}; must be '
+        raise CheckpointError(f'{source}: format is {show(manifest.get("format"))}; must be '
                               f'"{FORMAT}"')
     base, imported = _object(manifest, 'base', source), _object(manifest, 'import', source)
     dtype, ignored = imported.get('dtype'), imported.get('ignore', [])
     if dtype not in (None, 'fp32', 'fp16', 'bf16'):
-        raise CheckpointError(f'{source}: import.dtype is {dtype!r}; must be fp32, fp16, bf16 or '
-                              'null')
+        raise CheckpointError(f'{source}: import.dtype is {show(dtype)}; must be fp32, fp16, bf16 '
+                              'or null')
     if not isinstance(ignored, list):
         raise CheckpointError(f'{source}: import.ignore must be a list of names')
     checkpoint = manifest.get('checkpoint')

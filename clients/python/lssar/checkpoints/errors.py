@@ -34,18 +34,27 @@ def quote(text: str, limit: int = 200) -> str:
 
 
 def show(value: object) -> str:
-    """A value of a file or of the command line for an error: JSON where it can be, cut if long."""
-    text = json.dumps(value, default=repr)
-    return text if len(text) <= 100 else text[:100] + '...'
+    """A value of a file or of the command line for an error: JSON where it can be, cut if long.
+
+    No more than what is shown is written: a list of a pickle may hold the same list many times.
+    """
+    text = ''
+    for part in json.JSONEncoder(default=repr).iterencode(value):
+        text += part
+        if len(text) > 100:
+            return text[:100] + '...'
+    return text
 
 
 def _unique(pairs: list[tuple[str, object]]) -> JsonObject:
     """Members of a JSON object. Errors: CheckpointError where a name appears twice."""
     members = dict(pairs)
     if len(members) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise CheckpointError(f'"{twice}" appears twice')
+        names: set[str] = set()
+        for name, _ in pairs:
+            if name in names:
+                raise CheckpointError(f'{quote(name)} appears twice')
+            names.add(name)
     return members
 
 

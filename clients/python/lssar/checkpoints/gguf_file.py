@@ -18,7 +18,7 @@ import numpy as np
 
 from lssar.checkpoints import tensor_file
 from lssar.checkpoints.arrays import BF16, Array, DType
-from lssar.checkpoints.errors import CheckpointError, quote
+from lssar.checkpoints.errors import CheckpointError, quote, show
 
 MAGIC = b'GGUF'
 VERSIONS = (2, 3)
@@ -173,8 +173,8 @@ class GgufFile:
         alignment = self.fields.get('general.alignment', DEFAULT_ALIGNMENT)
         if (not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT
                 or alignment & alignment - 1):
-            raise CheckpointError(f'general.alignment is {alignment!r}; must be a power of two up '
-                                  f'to {MAX_ALIGNMENT}')
+            raise CheckpointError(f'general.alignment is {show(alignment)}; must be a power of two '
+                                  f'up to {MAX_ALIGNMENT}')
         data_begin = -(-reader.place // alignment) * alignment
         self._place(described, data_begin, alignment)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from lssar.checkpoints import names
 from lssar.checkpoints.arrays import Array
-from lssar.checkpoints.errors import CheckpointError, JsonObject, quote
+from lssar.checkpoints.errors import CheckpointError, JsonObject, quote, show
 from lssar.checkpoints.gguf_file import GgufFile, Value
 
 COMMON = {
@@ -109,9 +109,9 @@ def recorded(file: GgufFile) -> tuple[JsonObject, list[str]]:
             found[COMMON[name]] = _rounded(_one(value, key))
         elif name in MUST_BE:
             if value not in MUST_BE[name]:
-                allowed = ' or '.join(map(repr, MUST_BE[name]))
+                allowed = ' or '.join(map(show, MUST_BE[name]))
                 other = ROPE_ADVICE if name.startswith('rope.scal') else ''
-                raise CheckpointError(f'{file.path}: {key} is {value!r}; only {allowed} is '
+                raise CheckpointError(f'{file.path}: {key} is {show(value)}; only {allowed} is '
                                       f'computed{other}')
         else:
             unknown.append(key)

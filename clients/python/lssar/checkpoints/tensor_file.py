@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from lssar.checkpoints.arrays import TYPES, Array, DType, convert, to_bytes, type_name
-from lssar.checkpoints.errors import CheckpointError, open_regular, parse_json_object
+from lssar.checkpoints.errors import (CheckpointError, open_regular, parse_json_object,
+                                      show)
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 MAX_EXTENT = 1 << 40
@@ -39,7 +40,7 @@ def _integers(value: object, what: str, source: str) -> tuple[int, ...]:
         raise CheckpointError(f'{source}: {what} must be a list of integers')
     for each in value:
         if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each <= MAX_EXTENT:
-            raise CheckpointError(f'{source}: {what} holds {each!r}; must be in [0, 2^40]')
+            raise CheckpointError(f'{source}: {what} holds {show(each)}; must be in [0, 2^40]')
     return tuple(value)
 
 
@@ -50,7 +51,8 @@ def _entry(name: str, value: object, data_begin: int, path: str) -> Entry:
         raise CheckpointError(f'{source}: must be an object of dtype, shape and data_offsets')
     dtype = value['dtype']
     if not isinstance(dtype, str) or dtype not in TYPES:
-        raise CheckpointError(f'{source}: dtype is {dtype!r}; must be one of {", ".join(TYPES)}')
+        raise CheckpointError(f'{source}: dtype is {show(dtype)}; must be one of '
+                              f'{", ".join(TYPES)}')
     shape = _integers(value['shape'], 'shape', source)
     offsets = _integers(value['data_offsets'], 'data_offsets', source)
     if len(offsets) != 2 or offsets[0] > offsets[1]:

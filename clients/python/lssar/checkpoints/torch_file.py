@@ -10,13 +10,14 @@ import dataclasses
 import mmap
 import pickletools
 import re
+import struct
 import zipfile
 
 import numpy as np
 import torch
 
 from lssar.checkpoints.arrays import BF16, Array
-from lssar.checkpoints.errors import CheckpointError, JsonObject, open_regular
+from lssar.checkpoints.errors import CheckpointError, JsonObject, open_regular, show
 
 # The weights-only loader of earlier versions can be made to execute code (CVE-2025-32434), and that
 # of 1.13 refuses floats.
@@ -63,11 +64,11 @@ class _Record:
 def _check_storage(values: list[object], records: dict[str, _Record]) -> None:
     """The id of a storage: ('storage', type, key, device, number of elements)."""
     if len(values) != 5 or values[0] != 'storage':
-        raise CheckpointError(f'a persistent id that is not a storage: {values!r}')
+        raise CheckpointError(f'a persistent id that is not a storage: {show(values)}')
     _, kind, key, _, num_elements = values
     item_bytes = STORAGE_BYTES.get(str(kind).removeprefix('torch '))
     if item_bytes is None or not isinstance(key, str) or not isinstance(num_elements, int):
-        raise CheckpointError(f'a storage without type, key or size: {values!r}')
+        raise CheckpointError(f'a storage without type, key or size: {show(values)}')
     if key not in records:
         raise CheckpointError(f'storage {key} has no record')
     if num_elements * item_bytes != records[key].num_bytes:
@@ -152,6 +153,28 @@ def _read_records(archive: zipfile.ZipFile, data: mmap.mmap) -> dict[str, _Recor
     return records
 
 
+def _check_directory(data: mmap.mmap) -> None:
+    """The list of records ends where the archive's end begins. A reader may look for the list at
+    the place that the end states, as torch's does, or before the end, as Python's does: elsewhere
+    there would be another list.
+
+    Source: PKWARE's APPNOTE 4.3.14 to 4.3.16. Errors: CheckpointError.
+    """
+    place = len(data) - 22
+    if data[place:place + 4] != b'PK\x05\x06':
+        raise CheckpointError('its zip archive is cut, or has a comment: torch.save writes none')
+    num_bytes, begin = struct.unpack('<12xII2x', data[place:])
+    if data[place - 20:place - 16] == b'PK\x06\x07':
+        [stated] = struct.unpack('<8xQ4x', data[place - 20:place])
+        place -= 20 + 56
+        if stated != place:
+            raise CheckpointError(f'its zip64 end is at byte {place}, and said to be at {stated}')
+        num_bytes, begin = struct.unpack('<40xQQ', data[place:place + 56])
+    if begin + num_bytes != place:
+        raise CheckpointError(f'its list of records is said to end at byte {begin + num_bytes}, '
+                              f'but the archive ends at {place}')
+
+
 def _check(path: str) -> None:
     """Errors: CheckpointError, and others where the file is damaged."""
     with open_regular(path) as file:
@@ -160,9 +183,8 @@ def _check(path: str) -> None:
                 'it is not a zip archive of torch.save; the format of PyTorch before 1.6 is not '
                 'read: load it with a current PyTorch and save it again')
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        _check_directory(data)
         with zipfile.ZipFile(file) as archive:
-            if archive.comment:
-                raise CheckpointError('its zip archive has a comment; torch.save writes none')
             records = _read_records(archive, data)
     pickles = [name for name in records if name.endswith('/data.pkl') and name.count('/') == 1]
     if len(pickles) != 1:
