@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/str_cat.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar::bench {
 namespace {
@@ -37,16 +37,11 @@ esac
 class PeerLlamaTest : public ::testing::Test {
  protected:
   PeerLlamaTest() {
-    folder_ = StrCat(::testing::TempDir(), "/peer_llama_test.",
-                     ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::create_directories(folder_);
     for (const char* name : {"llama-bench", "llama-batched-bench", "llama-lookup"}) {
-      std::filesystem::remove(folder_ + "/" + name + ".log");
       std::ofstream(folder_ + "/" + name) << kScript;
       std::filesystem::permissions(folder_ + "/" + name, std::filesystem::perms::owner_all);
     }
   }
-  ~PeerLlamaTest() override { std::filesystem::remove_all(folder_); }
 
   PeerLlama Peer(const std::string& flash_attention, DType kv) const {
     return PeerLlama({.llama_bench = folder_ + "/llama-bench",
@@ -62,7 +57,8 @@ class PeerLlamaTest : public ::testing::Test {
     return calls;
   }
 
-  std::string folder_;
+  const ScratchDirectory directory_;
+  const std::string folder_ = directory_.Path();
 };
 
 TEST_F(PeerLlamaTest, AnInt8CacheIsBesideAnInt8CacheWhichNeedsFlashAttention) {

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import subprocess
 import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
@@ -19,6 +20,12 @@ def words(path):
     """Texts of an SVG."""
     return [element.text for element in ElementTree.parse(path).iter()
             if element.tag.endswith('text')]
+
+
+def setUpModule():
+    # It says so on stderr if it takes long to list the fonts, once for each user.
+    subprocess.run(['/usr/bin/python3', '-c', 'import matplotlib.font_manager'], check=True,
+                   capture_output=True)
 
 
 class FigureTest(unittest.TestCase):

@@ -276,10 +276,11 @@ class EnvoyTest(unittest.TestCase):
         self.assertEqual({len(each) for each in owners.values()}, {1}, owners)
         self.assertEqual(set.union(*owners.values()), {0, 1, 2})
 
-        whole = client.complete('The river', max_tokens=1500, ignore_eos=True, seed=3)[0]
+        # Long enough that a server writes while the client is behind.
+        whole = client.complete('The river', max_tokens=8000, ignore_eos=True, seed=3)[0]
         with Client(address) as patient:  # goes on with its stream
-            stream = patient.stream('The river', max_tokens=1500, ignore_eos=True, seed=3)
-            text, num_deltas = '', 0
+            stream = patient.stream('The river', max_tokens=8000, ignore_eos=True, seed=3)
+            text, num_deltas, killed = '', 0, None
             for delta in stream:
                 text += delta.text
                 num_deltas += 1
@@ -288,6 +289,7 @@ class EnvoyTest(unittest.TestCase):
                         if each.metric('lssar_num_requests_running'):
                             each.kill()
                             killed = each
+        self.assertIsNotNone(killed)
         self.assertEqual(text, whole.text)
         killed.start()
         killed.wait_ready()

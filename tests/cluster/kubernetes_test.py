@@ -190,7 +190,7 @@ class OverlayTest(unittest.TestCase):
         self.set_pods('127.9.0.3', '127.9.0.4')
         self.set_pods('127.9.0.4')
         with Client(self.gateway.grpc) as client:
-            self.assertTrue(client.complete('The river', max_tokens=2)[0].text)
+            self.assertTrue(client.complete('The river', max_tokens=2, temperature=0)[0].text)
 
     def test_the_operators_pages_stay_inside(self):
         self.set_pods('127.9.0.1')

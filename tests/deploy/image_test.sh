@@ -169,29 +169,17 @@ in_container() {
   fi
 }
 
-# The first port at or above 50151 on which no process listens.
-free_port() {
-  port=50151
-  while grep -qi ":$(printf '%04X' "$port") 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 2>/dev/null; do
-    port=$((port + 1))
-  done
-  echo "$port"
-}
-
 start_server() {
   if [ "$engine" = docker ]; then
-    address=127.0.0.1:50051
     container=$(docker run --detach --read-only --cap-drop ALL "$image")
     return
   fi
-  # The container shares this machine's network, so the port must be free; pid 1 is not the server.
-  port=$(free_port)
-  address=127.0.0.1:$port
+  # The container shares this machine's network: a port that is free. Pid 1 is not the server.
   container=$(in_buildah from --pull-never "$image")
   entrypoint=$(in_buildah inspect --type image --format '{{.Docker.Config.Entrypoint}}' "$image" |
     tr -d '[]')
   in_container sh -c 'echo $$ >/tmp/server.pid && exec "$@"' sh $entrypoint \
-    --listen "0.0.0.0:$port" --http-listen 127.0.0.1:0 >"$scratch/server.log" 2>&1 </dev/null &
+    --listen 0.0.0.0:0 --http-listen 127.0.0.1:0 >"$scratch/server.log" 2>&1 </dev/null &
   server_pid=$!
 }
 
@@ -205,7 +193,12 @@ server_log() {
 
 wait_for_server() {
   waited=0
-  until in_container lssar info --server "$address" >/dev/null 2>&1; do
+  while :; do
+    port=$(server_log | sed -n 's/.*"event":"loading".*"address":"[0-9.]*:\([0-9]*\)".*/\1/p')
+    address=127.0.0.1:$port
+    if [ -n "$port" ] && in_container lssar info --server "$address" >/dev/null 2>&1; then
+      return
+    fi
     waited=$((waited + 1))
     if [ "$waited" -ge 60 ]; then
       server_log | tail -n 30

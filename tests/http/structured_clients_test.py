@@ -217,7 +217,7 @@ class StructuredClientsTest(unittest.TestCase):
             answer = client.chat.completions.create(**{**ask, "messages": [
                 *ask["messages"], reply.choices[0].message.to_dict(),
                 {"role": "tool", "tool_call_id": call.id, "content": "found"}]}, tools=tools,
-                                                    tool_choice="none")
+                                                    tool_choice="none", temperature=0)
             self.assertTrue(answer.choices[0].message.content)
 
     def test_outlines(self) -> None:

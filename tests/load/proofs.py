@@ -444,7 +444,7 @@ def faults(programs, quick):
         figure('a permanent failure: streams, exit code', f'{permanent[0]}, {permanent[2]}',
                '{INTERNAL}, 3',
                permanent[0] <= {'INTERNAL', 'UNAVAILABLE'} and permanent[2] == 3),
-        # The server exits 400 ms after it tells of its failure.
+        # The server exits a second after it tells of its failure.
         timed('health after a hang, after a permanent failure', f'{hang[1]}, {permanent[1]}',
               '[1, 2], [1, 2]', hang[1] == permanent[1] == [1, 2]),
     ]

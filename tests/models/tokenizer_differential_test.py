@@ -74,9 +74,10 @@ def mixed_texts(num_bytes):
              '\u0301' * 500, 'e\u0301\u0327\u0323' * 200, '日本語' * 300, '1' * 1000,
              '👩‍👩‍👧‍👦🇩🇪👍🏽' * 50, '<|endoftext|>' * 20, 'x<|endoftext|> y <s></s><unk>', SPACE * 9,
              ' ' + SPACE + ' a' + SPACE]
-    # Not of build/: there, other tests install packages with texts of their own.
-    documents = [path for path in sorted(ROOT.glob('**/*.md'))
-                 if path.relative_to(ROOT).parts[0] != 'build']
+    # Not of build/: there, other tests install packages with texts of their own, or remove them.
+    documents = sorted([*ROOT.glob('*.md'), *(
+        path for folder in ROOT.iterdir() if folder.name not in ('.git', 'build')
+        for path in folder.glob('**/*.md'))])
     files = [*documents, *sorted(ROOT.glob('models/*.cc')),
              *sorted(pathlib.Path('/usr/lib/python3.11').rglob('*.py'))]
     size = sum(len(text.encode()) for text in texts)

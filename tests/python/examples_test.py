@@ -26,6 +26,9 @@ class ExamplesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.python = environments.environment('examples')
+        # It says so on stderr if it takes long to list the fonts, once for each user.
+        environments.run(cls.python, '-c', 'import matplotlib.font_manager',
+                         env=environments.isolated())
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
 
     def execute(self, name, *changes):

@@ -816,7 +816,8 @@ class ErrorTest(Page):
 
     def test_a_full_queue_is_explained(self) -> None:
         small = Server(
-            "--max-num-seqs", "1", "--max-queued-requests", "1", "--max-queued-tokens", "16384"
+            "--max-num-seqs", "1", "--max-queued-requests", "1", "--max-queued-tokens", "16384",
+            "--stream-buffer", "4K", "--slow-client-timeout", "0",
         )
         try:
             self.open(small.http_address)
@@ -825,7 +826,9 @@ class ErrorTest(Page):
                 client.request(
                     "POST",
                     "/v1/completions",
-                    '{"prompt": "x", "max_tokens": 16000, "ignore_eos": true}',
+                    # Nobody reads it: it does not end before the page asks.
+                    '{"prompt": "x", "max_tokens": 16000, "ignore_eos": true, "stream": true, '
+                    '"logprobs": 20}',
                     {"Content-Type": "application/json"},
                 )
                 self.until(lambda: small.metric(f"lssar_num_requests_{state}") == 1)
