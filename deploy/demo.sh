@@ -59,6 +59,14 @@ wait_for_server() {
   done
 }
 
+case "$#:${1:-}" in
+  0: | 1:--build) ;;
+  *)
+    echo "usage: sh deploy/demo.sh [--build]" >&2
+    exit 2
+    ;;
+esac
+
 start_log
 
 wheel=$(ls -t "dist/lssar-$(tree_version)"-*"_$(uname -m).whl" 2>/dev/null | head -n 1)

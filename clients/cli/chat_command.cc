@@ -152,6 +152,9 @@ constexpr char kChatHelp[] =
     "A line that ends with a backslash goes on in the next one. Pasted lines are one message.\n"
     "Ctrl-C stops an answer; its beginning stays in the chat.\n";
 
+// The server's is 1, at which a small model's answers often are no answers.
+constexpr float kTemperature = 0.2f;
+
 constexpr char kHowToGoOn[] = "/reset removes the messages and keeps the system text; /quit leaves";
 
 // Prints to stderr: stdout holds the answers only.
@@ -176,6 +179,7 @@ class ChatCommand : public Command {
  public:
   void AddFlags(ArgumentParser* parser) override {
     parser->Add("--system", system_, "system text [default: none]").ValueName("TEXT").Group("Chat");
+    sampling_.sampling.set_temperature(kTemperature);
     AddSamplingFlags(parser, &sampling_);
     parser->AddSwitch("--json", json_, "print one JSON object per line for each answer")
         .Group("Output");

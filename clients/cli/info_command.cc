@@ -110,6 +110,9 @@ std::string StatsTable(const v1::GetStatsReply& reply) {
   return table.Render();
 }
 
+// null: there is none, or layers differ.
+Json OptionalPower(double p) { return p > 0 ? Json(p) : Json(); }
+
 Json ToJson(const v1::GetInfoReply& reply) {
   const v1::Limits& limits = reply.limits();
   Json json = {{"model_name", reply.model_name()},
@@ -117,7 +120,7 @@ Json ToJson(const v1::GetInfoReply& reply) {
                {"checkpoint_hash", reply.checkpoint_hash()},
                {"tokenizer_hash", reply.tokenizer_hash()},
                {"attention_kind", reply.attention_kind()},
-               {"attention_p", reply.attention_p()},
+               {"attention_p", OptionalPower(reply.attention_p())},
                {"attention_override_allowed", reply.attention_override_allowed()},
                {"steering_allowed", reply.steering_allowed()},
                {"config_hash", reply.config_hash()},

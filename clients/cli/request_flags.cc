@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/check.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -111,6 +112,8 @@ void AddSamplingGroup(ArgumentParser* parser, SamplingFlags* flags) {
                                  const char* about) {
     parser->Add(name, values, about).ValueName(text).Group("Sampling").OneValueEach();
   };
+  SamplingParams defaults;  // of the server, but for what the command has set
+  LSSAR_CHECK(ReadSamplingFields(flags->sampling, kVocabularySize, &defaults).ok());
   for (const SamplingField& field : SamplingFields()) {
     std::visit(
         [&]<typename T>(const SamplingValue<T>& number) {
@@ -118,7 +121,7 @@ void AddSamplingGroup(ArgumentParser* parser, SamplingFlags* flags) {
               ->AddFunction<T>(
                   field.Flag(),
                   [&sampling = flags->sampling, number](T value) { (sampling.*number.set)(value); },
-                  field.FlagHelp())
+                  field.FlagHelp(defaults))
               .ValueName(field.IsInteger() ? "N" : "X")
               .Group("Sampling");
         },

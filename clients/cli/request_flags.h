@@ -130,6 +130,7 @@ struct SamplingFlags {
   SteeringFlags steering;
 };
 
+// What `flags` has already is the command's default.
 void AddSamplingFlags(ArgumentParser* parser, SamplingFlags* flags);
 
 // Errors  INVALID_ARGUMENT: --logit-bias is not ID:BIAS, or two constraints

@@ -5,6 +5,10 @@
 #   sh deploy/cluster/demo.sh
 set -eu
 cd "$(dirname "$0")/../.."
+if [ "$#" -ne 0 ]; then
+  echo "usage: sh deploy/cluster/demo.sh" >&2
+  exit 2
+fi
 . deploy/packages.sh
 . deploy/steps.sh
 

@@ -69,11 +69,11 @@ std::string SamplingField::Flag() const {
   return flag;
 }
 
-std::string SamplingField::FlagHelp() const {
+std::string SamplingField::FlagHelp(const SamplingParams& defaults) const {
   return std::visit(
-      [this](const auto& number) {
+      [this, &defaults](const auto& number) {
         return StrCat(help, " [", excludes_low ? "over " : "", number.low, " to ", High(number),
-                      "; default ", SamplingParams().*number.param, "]");
+                      "; default ", defaults.*number.param, "]");
       },
       value);
 }

@@ -39,7 +39,7 @@ struct SamplingField {
   // "--top-k"
   std::string Flag() const;
   // The help with range and default: "keep ... [0 to vocabulary; default 0]".
-  std::string FlagHelp() const;
+  std::string FlagHelp(const SamplingParams& defaults) const;
 };
 
 // In the order in which messages and receipts show them.

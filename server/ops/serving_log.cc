@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "base/clock.h"
 #include "models/page_pool.h"
@@ -43,7 +44,6 @@ void LogServing(const LoadedModel& model, const LogFields& addresses, const Log&
   LogFields fields = {{"model", model.ServedNames().front()},
                       {"hash", checkpoint.hash},
                       {"attention", checkpoint.config.AttentionNames()},
-                      {"p", checkpoint.config.AttentionP().value_or(0.0)},
                       {"dtype", NameOf(checkpoint.dtype)},
                       {"kv_cache_dtype", NameOf(engine.kv_cache_dtype)},
                       {"num_pages", model.GetEngine().Stats().num_pages},
@@ -52,6 +52,8 @@ void LogServing(const LoadedModel& model, const LogFields& addresses, const Log&
                       {"max_model_len", engine.max_model_len},
                       {"self_check_rows", model.GetSelfCheck().num_rows},
                       {"self_check_error", model.GetSelfCheck().worst_error}};
+  // One for all layers.
+  if (const std::optional<double> p = checkpoint.config.AttentionP()) fields["p"] = *p;
   if (!checkpoint.chat_warning.empty()) {
     log.Warning("no_chat", {{"model", checkpoint.name}, {"reason", checkpoint.chat_warning}});
   }

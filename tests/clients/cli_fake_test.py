@@ -361,6 +361,17 @@ class SpecialTokenTest(unittest.TestCase):
                                  ['one', 'Hi <|x|> you', 'two'])
 
 
+    def test_a_chat_has_a_low_temperature(self):
+        service = FakeService(pieces=['x'])
+        with RunningFake(service) as fake:
+            for flags, expected in ((), 0.2), (('--temperature', '1'), 1):
+                run_cli('chat', '--server', fake.address, *flags, model=False, stdin='one\n')
+                request, _ = service.metadata[-1]
+                self.assertAlmostEqual(request.sampling.temperature, expected)
+        helps = [run_cli(command, '--help', model=False).stdout for command in ('chat', 'generate')]
+        self.assertEqual(['[0 to 100; default 0.2]' in each for each in helps], [True, False])
+
+
 class ChatErrorTest(unittest.TestCase):
 
     def chat(self, lines, **service):

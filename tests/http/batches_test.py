@@ -224,9 +224,9 @@ class BatchesTest(BatchTestCase):
                                   **{"Content-Type": content_type}).status, 415)
         reply = self.ask("POST", "/v1/files", body[:-20], **{"Content-Type": content_type})
         self.assertIn("cut off", reply.error()["message"])
-        refused = self.server.raw(b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
-                                  b"Content-Type: multipart/form-data; boundary=x\r\n\r\n"
-                                  % (33 << 20))
+        refused = self.server.raw(
+            b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
+            b"Content-Type: multipart/form-data; boundary=x\r\n\r\n" % (33 << 20))
         self.assertTrue(refused.startswith(b"HTTP/1.1 413 "), refused)
 
         file_id = self.upload([line(1)])

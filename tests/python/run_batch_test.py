@@ -1,12 +1,14 @@
 """`lssar run-batch`: every line of the input is answered once, whatever ends the program."""
 
 import collections
+import http.client
 import http.server
 import json
 import os
 import pathlib
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -282,6 +284,26 @@ class RunBatchTest(unittest.TestCase):
         self.server.refusals.clear()
         self.assertEqual(self.run_batch().returncode, 0)
         self.expect_all(1)
+
+    def test_an_address_without_a_server_is_told_at_once(self):
+        self.input.write_text(line(1) + '\n')
+        with socket.create_server(('127.0.0.1', 0)) as closed:
+            address = f'127.0.0.1:{closed.getsockname()[1]}'
+        process = subprocess.Popen([*self.command(), '--server', address], stderr=subprocess.PIPE,
+                                   text=True)
+        self.addCleanup(process.stderr.close)
+        self.assertRegex(process.stderr.readline(),
+                         f'{address}: no answer yet .Connection.* trying again for up to 600 s')
+        process.terminate()
+        process.wait()
+        for error, why in (
+                (socket.gaierror(socket.EAI_NONAME, 'unknown'), 'is no known host'),
+                (ssl.SSLCertVerificationError('self-signed'), 'self-signed.*must be one'),
+                (http.client.BadStatusLine('x'), 'does not speak HTTP; give.*http-listen')):
+            sender = Sender('x', None, 600)
+            sender._send = mock.Mock(side_effect=error)
+            with self.assertRaisesRegex(BatchError, f'--server x: .*{why}'):
+                sender.send(Row(1, 'a', '/v1/score', b'', None))
 
     def test_a_refusal_that_no_retry_changes_is_an_answer(self):
         self.input.write_text('\n'.join([line(1), line(2, 'never'), line(3)]))

@@ -49,6 +49,7 @@ MAX_LINE_BYTES = 32 << 20  # the server's bound of a body
 ID_PREFIX = 'batch_req_'
 ANSWER_START = f'{{"id": "{ID_PREFIX}'.encode()  # what Output writes
 NO_ANSWER = 'is no answer of `lssar run-batch`; give another OUT, or remove it'
+UNKNOWN_HOST = frozenset({socket.EAI_NONAME, getattr(socket, 'EAI_NODATA', socket.EAI_NONAME)})
 FIRST_WAIT_S, LAST_WAIT_S = 0.1, 10.0
 CONNECT_TIMEOUT_S = 10.0
 # An answer may take any time. A peer whose machine or network is gone is found within a minute.
@@ -234,6 +235,8 @@ class Sender:
         except ValueError as error:
             raise BatchError(f'--server {url}: give HOST:PORT, or a URL with http or https '
                              f'({error})') from None
+        self._url = url
+        self._has_answered = self._has_told = False
         self._is_https = parts.scheme == 'https'
         self._base = parts.path.rstrip('/').removesuffix('/v1')
         self._headers = {'Content-Type': 'application/json'}
@@ -309,20 +312,49 @@ class Sender:
         return (Answer(reply.status, reply.headers.get('X-Request-Id', ''), body), may_retry,
                 wait)
 
+    def _check_address(self, error: Exception) -> None:
+        """Errors: BatchError where no server will ever answer at the address."""
+        if self._has_answered:
+            return
+        if isinstance(error, socket.gaierror) and error.errno in UNKNOWN_HOST:
+            why = f'{self._host} is no known host'
+        elif isinstance(error, ssl.SSLError):
+            why = f'{error}; the certificate must be one that this system trusts'
+        elif (isinstance(error, http.client.BadStatusLine)
+              and not isinstance(error, http.client.RemoteDisconnected)):
+            why = ("what answers there does not speak HTTP; give the address of lssar-server's "
+                   '--http-listen, not that of gRPC')
+        else:
+            return
+        raise BatchError(f'--server {self._url}: {why}')
+
+    def _tell(self, problem: str) -> None:
+        """Says once that the server does not answer."""
+        with self._lock:
+            if self._has_told:
+                return
+            self._has_told = True
+        print(f'lssar run-batch: {self._url}: no answer yet ({problem}); trying again for up to '
+              f'{self._patience_s:g} s', file=sys.stderr, flush=True)
+
     def send(self, row: Row) -> Answer:
-        """Errors: BatchError: the server stayed busy or away."""
+        """Errors: BatchError: the server stayed busy or away, or there is none."""
         give_up = time.monotonic() + self._patience_s
         wait = FIRST_WAIT_S
         while True:
             retry_after = None
             try:
                 answered, may_retry, retry_after = self._send(row)
+                self._has_answered = True
                 if not may_retry:
                     return answered
                 text = answered.body[:300].decode(errors='replace')
                 problem = f'status {answered.status}: {text}'
             except (OSError, http.client.HTTPException) as error:
+                self._check_address(error)
                 problem = f'{type(error).__name__}: {error}'
+                if not self._has_answered and not self._must_stop.is_set():
+                    self._tell(problem)
             pause = max(wait, retry_after or 0.0)
             if time.monotonic() + pause > give_up or self._must_stop.wait(pause):
                 raise BatchError(f'line {row.number}: no answer ({problem})')
