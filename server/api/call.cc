@@ -58,8 +58,13 @@ void Call::Begin(int64_t num_bytes) {
   };
   absl::Status status = OnAdmission(context_.Admit(KeyRole::kUser, abort));
   if (status.ok()) {
-    status =
-        context_.RunOnWorker(num_bytes, [self = shared_from_this()] { self->ParseAndSubmit(); });
+    const auto self = shared_from_this();
+    const auto on_late = [self] {
+      self->End(absl::DeadlineExceededError("the deadline passed before the request was parsed"),
+                {});
+    };
+    status = context_.RunOnWorker(
+        num_bytes, [self] { self->ParseAndSubmit(); }, on_late);
   }
   if (!status.ok()) End(status, {});
 }

@@ -95,6 +95,15 @@ absl::Status CallContext::HoldReply(int64_t num_bytes) {
   return absl::OkStatus();
 }
 
+absl::Status CallContext::RunOnWorker(int64_t num_bytes, std::function<void()> work,
+                                      std::function<void()> on_late) const {
+  std::optional<WorkerPool::TimeLimit> limit;
+  if (metadata_.deadline && on_late) {
+    limit = {.at = *metadata_.deadline, .on_late = std::move(on_late)};
+  }
+  return parts_.workers->Submit(Tenant(), num_bytes, std::move(work), std::move(limit));
+}
+
 absl::Status CallContext::CheckStop() const {
   if (metadata_.deadline && Clock::now() >= *metadata_.deadline) {
     return absl::DeadlineExceededError("the deadline passed while the request was parsed");

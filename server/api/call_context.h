@@ -111,11 +111,11 @@ class CallContext {
   // From now on the call needs its model no more, which a reload need not keep for it.
   void ReleaseModel();
 
-  // Runs `work` on the worker pool. `num_bytes`: of the request.
+  // Runs `work` on the worker pool. `num_bytes`: of the request. `on_late`: runs instead if the
+  // deadline passes while the work waits; empty: the work waits on.
   // Errors  RESOURCE_EXHAUSTED: the pool's queue is full
-  absl::Status RunOnWorker(int64_t num_bytes, std::function<void()> work) const {
-    return parts_.workers->Submit(Tenant(), num_bytes, std::move(work));
-  }
+  absl::Status RunOnWorker(int64_t num_bytes, std::function<void()> work,
+                           std::function<void()> on_late = {}) const;
 
   // The client has left, or the call was aborted: work that still parses ends early.
   void Stop() { is_stopped_ = true; }

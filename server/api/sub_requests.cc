@@ -144,6 +144,11 @@ absl::Status SubRequests::SubmitNext() {
     AddStats(*item.known, &total_);
     owner_.OnItemEnd(index, *item.known);
   } else {
+    // The engine looks at the deadline of those that it has, not of one that waits for its queue.
+    if (context_.Deadline() && *context_.Deadline() <= Clock::now()) {
+      return absl::DeadlineExceededError(
+          StrCat("the deadline passed before item ", index, " of the call began"));
+    }
     Engine& engine = context_.Model().GetEngine();
     ASSIGN_OR_RETURN(RequestLease lease, context_.AddRequest(item.request));
     // Before the copy, which may be large: an item that waits comes here many times a second.

@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -35,6 +36,7 @@ WorkerPool::WorkerPool(const Options& options) : options_(options) {
   LSSAR_CHECK(options.num_threads >= 2);
   const std::lock_guard lock(mutex_);
   for (int i = 0; i < options.num_threads; ++i) AddThread();
+  clock_ = std::thread([this] { RunClock(); });
 }
 
 WorkerPool::~WorkerPool() {
@@ -42,6 +44,8 @@ WorkerPool::~WorkerPool() {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
   }
+  clock_changed_.notify_all();
+  clock_.join();
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
@@ -65,6 +69,28 @@ void WorkerPool::Turns::Push(Job job) {
   if (jobs.empty()) turns_.push_back(job.tenant);
   jobs.push_back(std::move(job));
   ++num_jobs_;
+}
+
+Clock::time_point WorkerPool::Turns::TakeLate(Clock::time_point now, std::vector<Job>* late) {
+  Clock::time_point next = Clock::time_point::max();
+  for (auto tenant = jobs_.begin(); tenant != jobs_.end();) {
+    std::deque<Job>& jobs = tenant->second;
+    const auto first_late = std::stable_partition(jobs.begin(), jobs.end(), [&](const Job& job) {
+      const bool is_late = job.limit && job.limit->at <= now;
+      if (!is_late && job.limit) next = std::min(next, job.limit->at);
+      return !is_late;
+    });
+    num_jobs_ -= int(jobs.end() - first_late);
+    std::move(first_late, jobs.end(), std::back_inserter(*late));
+    jobs.erase(first_late, jobs.end());
+    if (jobs.empty()) {
+      std::erase(turns_, tenant->first);
+      tenant = jobs_.erase(tenant);
+    } else {
+      ++tenant;
+    }
+  }
+  return next;
 }
 
 int64_t WorkerPool::Turns::NumJobsOf(const std::string& tenant) const {
@@ -95,7 +121,8 @@ absl::Status WorkerPool::CheckCapacity(const std::string& tenant, int64_t num_by
 }
 
 absl::Status WorkerPool::Submit(const std::string& tenant, int64_t num_bytes,
-                                std::function<void()> run) {
+                                std::function<void()> run, std::optional<TimeLimit> limit) {
+  bool is_next_late = false;
   {
     const std::lock_guard lock(mutex_);
     RETURN_IF_ERROR(CheckCapacity(tenant, num_bytes));
@@ -103,12 +130,51 @@ absl::Status WorkerPool::Submit(const std::string& tenant, int64_t num_bytes,
     ++share.num_open;
     share.num_bytes += num_bytes;
     num_bytes_ += num_bytes;
-    Job job{.tenant = tenant, .num_bytes = num_bytes, .run = std::move(run)};
+    is_next_late = limit && limit->at < next_late_;
+    if (is_next_late) next_late_ = limit->at;
+    Job job{
+        .tenant = tenant, .num_bytes = num_bytes, .run = std::move(run), .limit = std::move(limit)};
     Turns& queue = IsLarge(job) ? large_ : small_;
     queue.Push(std::move(job));
   }
   changed_.notify_one();
+  if (is_next_late) clock_changed_.notify_one();
   return absl::OkStatus();
+}
+
+void WorkerPool::EndLateJobs(Clock::time_point now) {
+  std::vector<Job> late;
+  {
+    const std::lock_guard lock(mutex_);
+    next_late_ = std::min(small_.TakeLate(now, &late), large_.TakeLate(now, &late));
+    for (const Job& job : late) Forget(job);
+  }
+  if (!late.empty()) changed_.notify_all();  // a large job behind one of them may run now
+  for (const Job& job : late) job.limit->on_late();
+}
+
+void WorkerPool::RunClock() {
+  NameThisThread("parser-clock");
+  std::unique_lock lock(mutex_);
+  while (!is_stopping_) {
+    const Clock::time_point now = Clock::now();
+    if (now < next_late_) {
+      // No time_point::max(): a library may add to it.
+      clock_changed_.wait_until(lock, std::min(next_late_, now + std::chrono::hours(1)));
+      continue;
+    }
+    lock.unlock();
+    EndLateJobs(now);
+    lock.lock();
+    clock_changed_.wait_for(lock, kLateInterval, [this] { return is_stopping_; });
+  }
+}
+
+void WorkerPool::Forget(const Job& job) {
+  num_bytes_ -= job.num_bytes;
+  const auto share = shares_.find(job.tenant);
+  share->second.num_bytes -= job.num_bytes;
+  if (--share->second.num_open == 0) shares_.erase(share);
 }
 
 void WorkerPool::CountRunning(const Job* job, int change) {
@@ -175,13 +241,11 @@ void WorkerPool::Run() {
     job.run();
     job_of_thread = nullptr;
     job.run = nullptr;  // frees what the job holds, outside the lock
+    job.limit = std::nullopt;
     if (is_trim_due) malloc_trim(0);
     lock.lock();
     CountRunning(&job, -1);
-    num_bytes_ -= job.num_bytes;
-    const auto share = shares_.find(job.tenant);
-    share->second.num_bytes -= job.num_bytes;
-    if (--share->second.num_open == 0) shares_.erase(share);
+    Forget(job);
     // A large job that had to wait may run now; a thread that waits to end looks again.
     if (is_large || is_stopping_) changed_.notify_all();
   }

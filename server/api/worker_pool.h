@@ -3,6 +3,7 @@
 #ifndef LSSAR_SERVER_API_WORKER_POOL_H_
 #define LSSAR_SERVER_API_WORKER_POOL_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -10,11 +11,13 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/clock.h"
 
 namespace lssar {
 
@@ -47,10 +50,21 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // `num_bytes`: the size of the request that the job works on.
+  // How long a job may wait for a thread.
+  struct TimeLimit {
+    Clock::time_point at;
+    std::function<void()> on_late;  // runs instead of the job, on no thread that runs jobs
+  };
+
+  // `num_bytes`: the size of the request that the job works on. `limit`: nullopt: none
   // Errors  RESOURCE_EXHAUSTED: too many jobs or bytes are queued, and the tenant has its share of
   //         them, the bound divided by the number of tenants that have any; names the limit
-  absl::Status Submit(const std::string& tenant, int64_t num_bytes, std::function<void()> run);
+  absl::Status Submit(const std::string& tenant, int64_t num_bytes, std::function<void()> run,
+                      std::optional<TimeLimit> limit = {});
+
+  // Ends the jobs that wait and whose time has passed. A thread of the pool's own calls it at their
+  // times, up to kLateInterval later.
+  void EndLateJobs(Clock::time_point now);
 
   // While it lives, the job that has made it waits for another one and counts as none that runs: a
   // thread more runs jobs, if the system gives one, and a large job lets another one begin.
@@ -72,7 +86,11 @@ class WorkerPool {
     std::string tenant;
     int64_t num_bytes = 0;
     std::function<void()> run;
+    std::optional<TimeLimit> limit;
   };
+
+  // A scan of all jobs that wait is at most so often.
+  static constexpr std::chrono::milliseconds kLateInterval{10};
 
   // Jobs that wait.
   class Turns {
@@ -84,6 +102,8 @@ class WorkerPool {
     const Job& First() const { return jobs_.at(turns_.front()).front(); }
     Job Pop();
     void Push(Job job);
+    // Moves those whose time has passed to `late`. Returns the earliest time of the others.
+    Clock::time_point TakeLate(Clock::time_point now, std::vector<Job>* late);
 
    private:
     std::map<std::string, std::deque<Job>> jobs_;  // by tenant; none without jobs
@@ -98,6 +118,7 @@ class WorkerPool {
   };
 
   void Run();
+  void RunClock();
   bool IsLarge(const Job& job) const { return job.num_bytes > options_.large_bytes; }
   // Requires  mutex_
   // Errors  std::system_error: the system gives the process no more threads
@@ -108,6 +129,8 @@ class WorkerPool {
   Turns* NextQueue();
   // Requires  mutex_. `change`: 1: `job` runs, -1: no longer.
   void CountRunning(const Job* job, int change);
+  // Requires  mutex_. The job no longer counts against its tenant's share.
+  void Forget(const Job& job);
   // Requires  mutex_. Errors  those of Submit
   absl::Status CheckCapacity(const std::string& tenant, int64_t num_bytes) const;
 
@@ -115,6 +138,7 @@ class WorkerPool {
   const Options options_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable clock_changed_;  // next_late_ is earlier, or the pool stops
   Turns small_, large_;
   std::map<std::string, Share> shares_;  // by tenant; none without jobs
   int num_running_ = 0;                  // jobs, without those that wait
@@ -124,8 +148,10 @@ class WorkerPool {
   int64_t num_bytes_ = 0;                // of queued, running and waiting jobs
   int64_t bytes_since_trim_ = 0;
   bool is_stopping_ = false;
-  bool is_large_next_ = false;        // both kinds wait: they take turns
+  Clock::time_point next_late_ = Clock::time_point::max();  // no job that waits ends earlier
+  bool is_large_next_ = false;                              // both kinds wait: they take turns
   std::vector<std::thread> threads_;  // as many as jobs have run and waited at the same time
+  std::thread clock_;                 // EndLateJobs
 };
 
 }  // namespace lssar

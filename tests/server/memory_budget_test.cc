@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/str_cat.h"
 #include "lssar/v1/inference.grpc.pb.h"
 #include "server/api/call_context.h"
@@ -111,6 +112,29 @@ class RecordingOwner final : public SubRequests::Owner {
 
   std::optional<absl::Status> end;
 };
+
+// It waits for the engine's queue, and the engine does not know it.
+TEST(SubRequestsTest, AnItemThatBeginsAfterTheDeadlineEndsTheCall) {
+  const Log log("off");
+  const auto access = AccessControl::Open("", &log);
+  AdmissionControl admission(/*max_calls=*/1, access->get());
+  const auto model = LoadFakeModel();
+  ASSERT_TRUE(model.ok()) << model.status();
+  admission.Open(model->get());
+  MemoryBudget budget("requests", 10'000);
+  CallContext context({.rpc = "Score", .deadline = Clock::now()},
+                      {.admission = &admission, .request_memory = &budget});
+  ASSERT_TRUE(context.Admit(KeyRole::kUser).ok());
+  RecordingOwner owner;
+  SubRequests items(&context, &owner);
+  std::vector<SubRequest> two(2);
+  two[0].known = RequestStats();
+  two[1].request.prompt = {3, 4};
+  items.Start(std::move(two));
+  ASSERT_TRUE(owner.end.has_value());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(*owner.end)) << *owner.end;
+  EXPECT_THAT(std::string(owner.end->message()), HasSubstr("before item 1 of the call began"));
+}
 
 TEST(SubRequestsTest, ItemsForWhichThereIsNoMemoryEndTheCall) {
   MemoryBudget budget("requests", 10'000);

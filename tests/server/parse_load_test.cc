@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <future>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "runtime/limits.h"
+#include "server/api/worker_pool.h"
 #include "server/http/blocking_client.h"
 #include "tests/server/poll_until.h"
 #include "tests/server/raw_call.h"
@@ -126,6 +128,23 @@ TEST(ParseLoadTest, ADeadlineEndsParsing) {
     EXPECT_EQ(bad->status, 400) << value;
     EXPECT_THAT(bad->body, HasSubstr("X-Request-Timeout is"));
   }
+}
+
+TEST(ParseLoadTest, ACallThatWaitsForAWorkerEndsAtItsDeadline) {
+  TestServer server;
+  // As many as are parsed at a time: one worker is for short texts.
+  const WorkerPool::Options pool = WorkerPool::OptionsFor(/*max_calls=*/1);
+  const int num_held =
+      std::min(pool.num_threads - 1, int(pool.max_running_bytes / limits::kMaxTokenizeBytes));
+  LongCalls calls(server, num_held);
+  ASSERT_TRUE(PollUntil([&] { return server.NumHeldTexts() == num_held; }));
+  const HttpTarget endpoint = {.host = "127.0.0.1", .port = server.GetServer().HttpPort()};
+  const auto late = SendRequest(endpoint, "POST", "/tokenize", {{"X-Request-Timeout", "0.1"}},
+                                "{\"prompt\": \"" + LongText() + "\"}");
+  ASSERT_TRUE(late.ok()) << late.status();
+  EXPECT_EQ(late->status, 504) << late->body.substr(0, 300);
+  EXPECT_THAT(late->body, HasSubstr("before the request was parsed"));
+  EXPECT_EQ(server.NumHeldTexts(), num_held);
 }
 
 TEST(ParseLoadTest, TheEngineKeepsAnHttpDeadline) {

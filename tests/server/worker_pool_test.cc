@@ -8,11 +8,13 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/quote.h"
 #include "base/utf8.h"
 #include "tests/server/no_more_threads.h"
@@ -195,6 +197,74 @@ TEST(WorkerPoolTest, EveryCallThatIsLetInMayWait) {
   for (int i = 0; i < 3000; ++i) {
     ASSERT_TRUE(pool.Submit("a", 10, [released] { released.wait(); }).ok());
   }
+  release.set_value();
+}
+
+TEST(WorkerPoolTest, AJobThatWaitsEndsAtItsTimeAndMakesRoom) {
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  std::atomic<int> num_running = 0;
+  std::string late, ran;
+  {
+    WorkerPool pool({.num_threads = 2, .max_jobs = 4, .max_running_bytes = kLarge});
+    const auto block = [&, released] {
+      ++num_running;
+      released.wait();
+    };
+    ASSERT_TRUE(pool.Submit("a", 1, block).ok());
+    ASSERT_TRUE(pool.Submit("a", 1, block).ok());
+    while (num_running < 2) std::this_thread::yield();
+    // So late that the pool's own clock does not get there.
+    const Clock::time_point start = Clock::now() + std::chrono::hours(10);
+    std::mutex mutex;
+    const auto submit = [&](char name, int64_t num_bytes, std::optional<int> seconds) {
+      std::optional<WorkerPool::TimeLimit> limit;
+      if (seconds) {
+        limit = {.at = start + std::chrono::seconds(*seconds),
+                 .on_late = [&late, name] { late += name; }};
+      }
+      return pool.Submit(
+          std::string(1, name), num_bytes,
+          [&, name] {
+            const std::lock_guard lock(mutex);
+            ran += name;
+          },
+          std::move(limit));
+    };
+    ASSERT_TRUE(submit('a', 1, 2).ok());
+    ASSERT_TRUE(submit('b', 1, 1).ok());
+    ASSERT_TRUE(submit('c', 2 * kLarge, 2).ok());
+    ASSERT_TRUE(submit('d', 1, std::nullopt).ok());
+    EXPECT_TRUE(absl::IsResourceExhausted(submit('d', 1, std::nullopt)));
+    pool.EndLateJobs(start);
+    EXPECT_EQ(late, "");
+    pool.EndLateJobs(start + std::chrono::seconds(1));
+    EXPECT_EQ(late, "b");
+    pool.EndLateJobs(start + std::chrono::seconds(2));
+    EXPECT_EQ(late, "bac");
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(submit('d', 1, 3).ok()) << i;
+    release.set_value();
+  }
+  EXPECT_EQ(late, "bac");
+  EXPECT_EQ(ran, "dddd");
+}
+
+TEST(WorkerPoolTest, ThePoolsClockEndsAJobWhileEveryThreadIsBusy) {
+  std::promise<void> release, late;
+  const std::shared_future<void> released = release.get_future().share();
+  std::atomic<int> num_running = 0;
+  WorkerPool pool({.num_threads = 2});
+  const auto block = [&, released] {
+    ++num_running;
+    released.wait();
+  };
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(pool.Submit("a", 1, block).ok());
+  while (num_running < 2) std::this_thread::yield();
+  const WorkerPool::TimeLimit limit = {.at = Clock::now(), .on_late = [&] { late.set_value(); }};
+  ASSERT_TRUE(pool.Submit(
+                      "a", 1, [] { ADD_FAILURE() << "it runs"; }, limit)
+                  .ok());
+  late.get_future().wait();
   release.set_value();
 }
 
