@@ -64,6 +64,11 @@ std::shared_ptr<LoadedModel> ServedModels::Current() const {
   return current_.model;
 }
 
+Clock::duration ServedModels::StepAge() const {
+  const std::lock_guard lock(mutex_);
+  return current_.watchdog == nullptr ? Clock::duration() : current_.watchdog->StepAge();
+}
+
 bool ServedModels::IsStopped() const {
   const std::lock_guard lock(mutex_);
   return is_stopped_;
@@ -193,7 +198,10 @@ void ServedModels::Stop() {
   }
   // No thread starts any more.
   if (thread_.joinable()) thread_.join();
-  for (Served* served : {&current_, &retiring_}) served->watchdog = nullptr;
+  // Outside the lock: a watchdog that reports a failure is waited for.
+  std::vector<std::unique_ptr<Watchdog>> watchdogs;
+  const std::lock_guard lock(mutex_);
+  for (Served* served : {&current_, &retiring_}) watchdogs.push_back(std::move(served->watchdog));
 }
 
 }  // namespace lssar

@@ -59,6 +59,8 @@ class ServedModels {
 
   // Null before Load has returned.
   std::shared_ptr<LoadedModel> Current() const;
+  // For how long the engine's current step has run, as Watchdog counts; zero: none is running.
+  Clock::duration StepAge() const;
   // A reload is loading: Stop would wait for it.
   bool IsLoading() const { return is_loading_; }
   // The last reload has failed, and the directory has not been served since.

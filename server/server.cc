@@ -265,15 +265,11 @@ absl::Status Server::State::OpenHttp() {
 
 absl::Status Server::State::Readiness() const {
   RETURN_IF_ERROR(admission->Readiness());
-  const std::shared_ptr<const LoadedModel> served = models.Current();
-  const auto started_at = served->GetEngine().Stats().step_started_at;
   const absl::Duration limit = options.step_timeout / kStepTimeoutDivisor;
-  if (started_at && limit > absl::ZeroDuration()) {
-    const absl::Duration age = absl::FromChrono(Clock::now() - *started_at);
-    if (age > limit) {
-      return absl::UnavailableError(
-          StrCat("the engine's current step has run for ", absl::ToInt64Milliseconds(age), " ms"));
-    }
+  const absl::Duration age = absl::FromChrono(models.StepAge());
+  if (limit > absl::ZeroDuration() && age > limit) {
+    return absl::UnavailableError(
+        StrCat("the engine's current step has run for ", absl::ToInt64Milliseconds(age), " ms"));
   }
   return port_probe == nullptr ? absl::OkStatus() : port_probe->Check();
 }

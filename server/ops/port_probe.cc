@@ -1,6 +1,5 @@
 #include "server/ops/port_probe.h"
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -9,19 +8,14 @@
 
 namespace lssar {
 
-void PortWatch::Look(Clock::time_point now) {
-  silent_for_ += std::min(now - looked_at_, max_gap_);
-  looked_at_ = now;
-}
-
 void PortWatch::EndProbe(absl::Status status, Clock::time_point now) {
-  Look(now);
+  silent_for_ += time_.Look(now);
   last_ = std::move(status);
   if (last_.ok()) silent_for_ = {};
 }
 
 absl::Status PortWatch::Check(Clock::time_point now) {
-  Look(now);
+  silent_for_ += time_.Look(now);
   if (silent_for_ <= max_age_) return absl::OkStatus();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(silent_for_).count();
   const std::string reason(last_.ok() ? "the probe has not ended" : last_.message());

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/periodic_thread.h"
+#include "server/ops/watched_time.h"
 
 namespace lssar {
 
@@ -16,21 +17,18 @@ namespace lssar {
 class PortWatch {
  public:
   // `max_age`: a port that has not answered for longer does not answer.
-  // `max_gap`: at most this much of the time between two looks, which all functions are, counts, so
-  // that time in which the process itself is stopped or its machine suspended does not.
+  // `max_gap`: of WatchedTime; each function is a look.
   PortWatch(Clock::duration max_age, Clock::duration max_gap, Clock::time_point now)
-      : max_age_(max_age), max_gap_(max_gap), looked_at_(now) {}
+      : max_age_(max_age), time_(max_gap, now) {}
 
-  void BeginProbe(Clock::time_point now) { Look(now); }
+  void BeginProbe(Clock::time_point now) { silent_for_ += time_.Look(now); }
   void EndProbe(absl::Status status, Clock::time_point now);
   // Errors  UNAVAILABLE: what the last probe said
   absl::Status Check(Clock::time_point now);
 
  private:
-  void Look(Clock::time_point now);
-
-  const Clock::duration max_age_, max_gap_;
-  Clock::time_point looked_at_;
+  const Clock::duration max_age_;
+  WatchedTime time_;
   Clock::duration silent_for_ = {};  // since a probe has succeeded
   absl::Status last_;
 };

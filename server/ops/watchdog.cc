@@ -16,9 +16,25 @@ absl::Duration IntervalOf(absl::Duration step_timeout) {
 
 }  // namespace
 
+Clock::duration StepWatch::StepAge(const EngineStats& stats, Clock::time_point now) {
+  const Clock::duration gap = time_.Look(now);
+  const Clock::time_point started_at = stats.step_started_at.value_or(Clock::time_point());
+  const bool is_running = started_at != Clock::time_point();
+  const bool is_same_step = is_running && started_at == step_started_at_;
+  const bool is_same_layer = is_same_step && stats.num_layers_begun == num_layers_begun_;
+  step_started_at_ = started_at;
+  num_layers_begun_ = stats.num_layers_begun;
+  layer_age_ = is_same_layer ? layer_age_ + gap : Clock::duration();
+  if (is_same_step) {
+    step_age_ += gap;
+  } else {
+    step_age_ = is_running ? std::min(now - started_at, gap) : Clock::duration();
+  }
+  return step_age_;
+}
+
 std::optional<EngineFailure> StepWatch::Check(const EngineStats& stats, Clock::time_point now) {
-  const Clock::duration gap = std::min(now - last_check_at_, max_gap_);
-  last_check_at_ = now;
+  const Clock::duration age = StepAge(stats, now);
   if (stats.is_device_lost) {
     return EngineFailure{.status = absl::UnavailableError(
                              "the device is lost: it rejects all further calls of this process"),
@@ -28,24 +44,14 @@ std::optional<EngineFailure> StepWatch::Check(const EngineStats& stats, Clock::t
     return EngineFailure{
         .status = absl::UnavailableError("the engine failed and serves no more requests")};
   }
-  const Clock::time_point started_at = stats.step_started_at.value_or(Clock::time_point());
-  if (started_at == Clock::time_point() || started_at != step_started_at_ ||
-      stats.num_layers_begun != num_layers_begun_) {
-    step_started_at_ = started_at;
-    num_layers_begun_ = stats.num_layers_begun;
-    watched_ = {};
-    return std::nullopt;
-  }
-  watched_ += gap;
-  if (step_timeout_ == Clock::duration() || watched_ < step_timeout_) return std::nullopt;
-  const Clock::duration age = now - started_at;
+  if (step_timeout_ == Clock::duration() || layer_age_ < step_timeout_) return std::nullopt;
   const auto milliseconds = [](Clock::duration time) {
     return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
   };
   return EngineFailure{
       .status = absl::UnavailableError(
           StrCat("the engine is stuck: its current step has run for ", milliseconds(age),
-                 " ms, the last ", milliseconds(watched_), " of them without a new layer")),
+                 " ms, the last ", milliseconds(layer_age_), " of them without a new layer")),
       .stuck_for = age};
 }
 
@@ -57,13 +63,23 @@ Watchdog::Watchdog(absl::Duration step_timeout, GetEngineStats stats, OnFailure 
       thread_("watchdog", absl::ToChronoNanoseconds(IntervalOf(step_timeout)),
               [this] { return Check(); }) {}
 
+Clock::duration Watchdog::StepAge() {
+  const std::lock_guard lock(mutex_);
+  const EngineStats stats = stats_();  // before the time
+  return watch_.StepAge(stats, Clock::now());
+}
+
 void Watchdog::ExpectShutdown() { is_shutdown_expected_ = true; }
 
 bool Watchdog::Check() {
-  EngineStats stats = stats_();
-  // Read after the stats: the engine may have been shut down in between.
-  stats.is_serving |= is_shutdown_expected_;
-  const auto failure = watch_.Check(stats, Clock::now());
+  std::optional<EngineFailure> failure;
+  {
+    const std::lock_guard lock(mutex_);
+    EngineStats stats = stats_();
+    // Read after the stats: the engine may have been shut down in between.
+    stats.is_serving |= is_shutdown_expected_;
+    failure = watch_.Check(stats, Clock::now());
+  }
   if (failure) on_failure_(*failure);
   return !failure;
 }

@@ -70,6 +70,27 @@ TEST(StepWatchTest, GapsBetweenChecksAreCapped) {
   EXPECT_FALSE(watch.Check(InStep(kStart), kStart + seconds(3601)));
 }
 
+// Readiness asks it between the checks.
+TEST(StepWatchTest, AStepIsAsOldAsTheTimeInWhichTheProcessRan) {
+  StepWatch watch(seconds(60), seconds(2));
+  EXPECT_EQ(watch.StepAge(EngineStats(), kStart - seconds(1)), seconds(0));
+  EXPECT_EQ(watch.StepAge(InStep(kStart), kStart + milliseconds(500)), milliseconds(500));
+  EXPECT_FALSE(watch.Check(InStep(kStart), kStart + seconds(1)));
+  // Stopped for an hour.
+  EXPECT_EQ(watch.StepAge(InStep(kStart), kStart + seconds(3601)), seconds(3));
+  EXPECT_EQ(watch.StepAge(InStep(kStart), kStart + seconds(3602)), seconds(4));
+  std::optional<EngineFailure> failure;
+  for (int s = 3603; !failure && s < 4000; ++s) {
+    failure = watch.Check(InStep(kStart), kStart + seconds(s));
+  }
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_LT(failure->stuck_for, seconds(70));
+  // The next step began in another such hour.
+  const Clock::time_point next = kStart + seconds(5000);
+  EXPECT_EQ(watch.StepAge(InStep(next), next + seconds(3600)), seconds(2));
+  EXPECT_EQ(watch.StepAge(EngineStats(), next + seconds(3601)), seconds(0));
+}
+
 TEST(StepWatchTest, ZeroMeansNoLimit) {
   StepWatch watch(seconds(0), seconds(2));
   for (int s = 0; s < 1000; ++s) {
