@@ -201,7 +201,12 @@ absl::Status CheckFlagsApply(const ConnectionFlags& flags) {
                    : " applies with --model DIR only; a server takes it when it starts "
                      "(lssar-server --help)"));
   }
-  return absl::OkStatus();
+  if (!is_in_process) return absl::OkStatus();
+  return CheckModelFlags(flags.model, [&flags](const std::string& name) {
+    return std::ranges::any_of(flags.model_options, [&name](const Argument& argument) {
+      return argument.Name() == StrCat("--", name) && argument.IsOnCommandLine();
+    });
+  });
 }
 
 }  // namespace

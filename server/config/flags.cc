@@ -185,12 +185,12 @@ void AddFlags(CLI::App& app, const std::vector<Flag>& flags) {
   }
 }
 
-absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
-                             const std::vector<Flag>& flags) {
+absl::StatusOr<std::vector<std::string>> ApplyConfigFile(const std::string& path, CLI::App& app,
+                                                         const std::vector<Flag>& flags) {
   ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxConfigFileBytes));
   const auto sections = ParseToml(text, TomlErrors::kQuoteText);
   if (!sections.ok()) return WithPrefix(StrCat(path, ": "), sections.status());
-  std::vector<std::string> known;
+  std::vector<std::string> known, names;
   for (const Flag& flag : flags) known.push_back(flag.name);
   for (const TomlSection& section : *sections) {
     if (!section.name.empty()) {
@@ -216,7 +216,21 @@ absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
         return absl::InvalidArgumentError(
             StrCat(path, ": ", entry.name, " is ", Quote(entry.value), "; ", status.message()));
       }
+      names.push_back(entry.name);
     }
+  }
+  return names;
+}
+
+absl::Status CheckNeeds(const std::vector<FlagNeed>& needs,
+                        const std::function<FlagSource(const std::string& name)>& source_of) {
+  for (const FlagNeed& need : needs) {
+    if (need.is_met) continue;
+    const FlagSource source = source_of(need.name);
+    const bool is_allowed =
+        source == FlagSource::kNobody || (source == FlagSource::kVariable && need.allows_variable);
+    if (is_allowed) continue;
+    return absl::InvalidArgumentError(StrCat("--", need.name, " needs ", need.needs));
   }
   return absl::OkStatus();
 }

@@ -58,12 +58,29 @@ std::string EnvironmentName(const std::string& flag_name);
 void AddFlags(CLI::App& app, const std::vector<Flag>& flags);
 
 // Sets the flags that neither the command line nor the environment has set, from a TOML file of
-// top-level `name = value` lines. Call after app.parse().
+// top-level `name = value` lines, and returns their names. Call after app.parse().
 // Errors  those of ReadWholeFile
 //         INVALID_ARGUMENT: not TOML, an unknown name (the message suggests the nearest one) or a
 //         bad value
-absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
-                             const std::vector<Flag>& flags);
+absl::StatusOr<std::vector<std::string>> ApplyConfigFile(const std::string& path, CLI::App& app,
+                                                         const std::vector<Flag>& flags);
+
+// A flag that has no effect without something else.
+struct FlagNeed {
+  std::string name;   // "otlp-sample"
+  bool is_met;        // it is there, or the flag's value asks for nothing
+  std::string needs;  // "--otlp-endpoint URL", behind "needs"
+  // A variable of the environment may set it in vain: it is for every server there, and some have
+  // no port.
+  bool allows_variable = false;
+};
+
+// Who has set a flag.
+enum class FlagSource : uint8_t { kNobody, kVariable, kLineOrFile };
+
+// Errors  INVALID_ARGUMENT: a flag that somebody has set, as `source_of` says, has no effect
+absl::Status CheckNeeds(const std::vector<FlagNeed>& needs,
+                        const std::function<FlagSource(const std::string& name)>& source_of);
 
 // Describes the arguments that the parser did not recognise; suggests the nearest known flag.
 std::string DescribeUnknown(const std::vector<std::string>& left_over,

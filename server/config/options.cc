@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -467,15 +468,44 @@ absl::Status CheckTls(const TlsFiles& tls) {
   if (tls.certificate.empty() != tls.key.empty()) {
     return absl::InvalidArgumentError("--tls-cert and --tls-key go together: set both or none");
   }
-  if (!tls.client_ca.empty() && !tls.HasTls()) {
-    return absl::InvalidArgumentError("--tls-client-ca needs --tls-cert and --tls-key");
-  }
   return absl::OkStatus();
 }
 
-absl::Status CheckBatches(const ServerOptions& options) {
-  if (options.batch_directory.empty() || !options.http_listen.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError("--batch-dir needs the HTTP port: leave --http-listen off out");
+// With --speculative off all of them are set aside: that is what it says.
+std::vector<FlagNeed> ModelNeeds(const ModelOptions& options) {
+  const auto method = options.speculative_method;
+  const bool is_off = method == SpeculativeMethod::kOff;
+  const bool has_draft_model = !options.draft_directory.empty();
+  const bool has_ngram = is_off || method == SpeculativeMethod::kNgram;
+  return {
+      {"draft-dtype", is_off || has_draft_model, "--draft-model DIR"},
+      {"num-speculative-tokens", has_ngram || has_draft_model,
+       "--speculative ngram or --draft-model DIR"},
+      {"prompt-lookup-min", has_ngram, "--speculative ngram"},
+      {"prompt-lookup-max", has_ngram, "--speculative ngram"},
+  };
+}
+
+std::vector<FlagNeed> ServerNeeds(const ServerOptions& options) {
+  const bool has_http = !options.http_listen.empty();
+  const std::string http = "the HTTP port: leave --http-listen off out";
+  const bool shares = options.share_prefix_cache_between_keys;
+  return {
+      // Who may connect to a Unix socket is a matter of its directory: it has no TLS.
+      {"tls-cert", has_http || !IsUnixSocket(options.listen),
+       "a TCP port, which --listen or --http-listen opens", /*allows_variable=*/true},
+      {"tls-client-ca", options.tls.HasTls(), "--tls-cert and --tls-key"},
+      {"otlp-sample", !options.otlp_endpoint.empty(), "--otlp-endpoint URL"},
+      {"batch-max-bytes", !options.batch_directory.empty(), "--batch-dir DIR"},
+      {"batch-dir", has_http, http},
+      {"http-cors-origins", has_http, http, /*allows_variable=*/true},
+      {"metrics-prefix", has_http || !options.vllm_metrics, http, /*allows_variable=*/true},
+      {"sse-comment-interval", has_http, http, /*allows_variable=*/true},
+      {"web-page", has_http || !options.web_page, http, /*allows_variable=*/true},
+      {"share-prefix-cache-between-keys", !shares || !options.api_keys.empty(), "--api-keys FILE"},
+      {"share-prefix-cache-between-keys", !shares || options.model.engine.enable_prefix_caching,
+       "the prefix cache: leave --no-enable-prefix-caching out"},
+  };
 }
 
 absl::Status CheckPromptLookup(const EngineOptions& options) {
@@ -531,6 +561,13 @@ absl::StatusOr<SpeculativeMethod> ChooseSpeculativeMethod(const ModelOptions& op
   return method;
 }
 
+absl::Status CheckModelFlags(const ModelOptions& options,
+                             const std::function<bool(const std::string& name)>& is_set) {
+  return CheckNeeds(ModelNeeds(options), [&is_set](const std::string& name) {
+    return is_set(name) ? FlagSource::kLineOrFile : FlagSource::kNobody;
+  });
+}
+
 void AddModelFlags(CLI::App& app, ModelOptions& options) { AddFlags(app, ModelFlags(options)); }
 
 std::vector<std::string> MisspeltVariables(const char* const* environment) {
@@ -579,16 +616,29 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   std::vector<std::string> known_names = {"check-health", "config", "help", "version"};
   for (const Flag& flag : flags) known_names.push_back(flag.name);
   if (auto stop = RunParser(app, std::move(known_names), argc, argv)) return *std::move(stop);
+  std::vector<std::string> names_in_file;
   if (!config_path.empty()) {
-    const absl::Status status = ApplyConfigFile(config_path, app, flags);
-    if (!status.ok()) return Usage(StrCat("--config ", status.message()));
+    auto names = ApplyConfigFile(config_path, app, flags);
+    if (!names.ok()) return Usage(StrCat("--config ", names.status().message()));
+    names_in_file = *std::move(names);
   }
+  const auto source_of = [&](const std::string& name) {
+    if (std::ranges::count(names_in_file, name) > 0) return FlagSource::kLineOrFile;
+    const CLI::Option& option = *app.get_option("--" + name);
+    if (option.count() == 0) return FlagSource::kNobody;
+    const char* const variable = std::getenv(option.get_envname().c_str());
+    return variable != nullptr && option.results() == std::vector<std::string>{variable}
+               ? FlagSource::kVariable
+               : FlagSource::kLineOrFile;
+  };
   if (line.options.model.directory.empty() && !line.check_health) {
     return Usage("--model DIR is missing; for a first try: --model models/zoo/lssar-6m");
   }
-  for (const absl::Status& status : {CheckTls(line.options.tls), CheckBatches(line.options),
-                                     CheckPromptLookup(line.options.model.engine),
-                                     ChooseSpeculativeMethod(line.options.model).status()}) {
+  for (const absl::Status& status :
+       {CheckTls(line.options.tls), CheckPromptLookup(line.options.model.engine),
+        ChooseSpeculativeMethod(line.options.model).status(),
+        CheckNeeds(ModelNeeds(line.options.model), source_of),
+        CheckNeeds(ServerNeeds(line.options), source_of)}) {
     if (!status.ok()) return Usage(std::string(status.message()));
   }
   return line;

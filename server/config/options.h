@@ -4,6 +4,7 @@
 #define LSSAR_SERVER_CONFIG_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -104,6 +105,11 @@ struct ServerOptions {
 // (LSSAR_MAX_MODEL_LEN, ...) to `app`. They write to `options`, which must outlive the parse. A
 // value out of range throws CLI::ConversionError, which CLI11 programs handle anyway.
 void AddModelFlags(CLI::App& app, ModelOptions& options);
+
+// Errors  INVALID_ARGUMENT: a flag of AddModelFlags that somebody has set, as `is_set` says of its
+//         name ("draft-dtype"), has no effect without another one
+absl::Status CheckModelFlags(const ModelOptions& options,
+                             const std::function<bool(const std::string& name)>& is_set);
 
 // The parsed command line: serve, probe the running server, or print `text` and exit.
 struct CommandLine {

@@ -179,6 +179,51 @@ TEST(OptionsTest, ADraftModelTurnsSpeculationOn) {
             SpeculativeMethod::kDraftModel);
 }
 
+// A flag that asks for what is anyway, or that another one has set aside in so many words, is fine.
+TEST(OptionsTest, AFlagThatNeedsAnotherIsTakenWithIt) {
+  for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{
+           {"--draft-dtype=int4", "--draft-model=S", "--num-speculative-tokens=4"},
+           {"--speculative=ngram", "--num-speculative-tokens=4", "--prompt-lookup-min=2"},
+           {"--speculative=off", "--num-speculative-tokens=4", "--prompt-lookup-max=9"},
+           {"--speculative=off", "--draft-dtype=int4"},
+           {"--otlp-sample=0.5", "--otlp-endpoint=http://127.0.0.1:4318"},
+           {"--batch-max-bytes=1G", "--batch-dir=B"},
+           {"--http-cors-origins=*", "--metrics-prefix=vllm", "--web-page=on"},
+           {"--listen=unix:/s", "--tls-cert=c", "--tls-key=k"},
+           {"--http-listen=off", "--web-page=off", "--metrics-prefix=lssar"},
+           {"--share-prefix-cache-between-keys", "--api-keys=K"},
+           {"--no-share-prefix-cache-between-keys", "--no-enable-prefix-caching"}}) {
+    std::vector<const char*> all = {"--model=D"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    EXPECT_FALSE(Parse(all).exit_code.has_value()) << Parse(all).text;
+  }
+}
+
+TEST(OptionsTest, AFlagWithoutEffectIsNamedWhereverItIsSet) {
+  const auto error = [](const std::vector<const char*>& arguments) {
+    const CommandLine line = Parse(arguments);
+    EXPECT_EQ(line.exit_code, 2);
+    return line.text;
+  };
+  const std::string path = WriteFile("otlp-sample = 0.5\n");
+  EXPECT_THAT(error({"--model=D", "--config", path.c_str()}),
+              HasSubstr("--otlp-sample needs --otlp-endpoint URL"));
+  const ScopedVariable bytes("LSSAR_BATCH_MAX_BYTES", "1G");
+  EXPECT_THAT(error({"--model=D"}), HasSubstr("--batch-max-bytes needs --batch-dir DIR"));
+}
+
+// As of Python's LLM, whose private server has no HTTP port.
+TEST(OptionsTest, AVariableForServersWithAPortIsNoErrorOfOneWithout) {
+  const ScopedVariable prefix("LSSAR_METRICS_PREFIX", "vllm");
+  const ScopedVariable certificate("LSSAR_TLS_CERT", "c");
+  const ScopedVariable key("LSSAR_TLS_KEY", "k");
+  const CommandLine line = Parse({"--model=D", "--listen=unix:/s", "--http-listen=off"});
+  EXPECT_FALSE(line.exit_code.has_value()) << line.text;
+  EXPECT_EQ(
+      Parse({"--model=D", "--http-listen=off", "--metrics-prefix=vllm", "--web-page=on"}).exit_code,
+      2);
+}
+
 TEST(OptionsTest, TheHttpPortCanBeOff) {
   EXPECT_EQ(Parse({"--model=D", "--http-listen=off"}).options.http_listen, "");
 }
@@ -343,6 +388,34 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--keepalive-time", "0s"}, {"--keepalive-time", "[1s, 1h]"}},
         BadLine{{"--model", "D", "--tls-cert", "c.pem"}, {"--tls-cert and --tls-key go together"}},
         BadLine{{"--model", "D", "--tls-client-ca", "c.pem"}, {"--tls-client-ca needs --tls-cert"}},
+        BadLine{{"--model", "D", "--listen", "unix:/s", "--http-listen", "off", "--tls-cert", "c",
+                 "--tls-key", "k"},
+                {"--tls-cert needs a TCP port"}},
+        BadLine{{"--model", "D", "--draft-dtype", "int4"},
+                {"--draft-dtype needs --draft-model DIR"}},
+        BadLine{{"--model", "D", "--num-speculative-tokens", "4"},
+                {"--num-speculative-tokens needs --speculative ngram or --draft-model DIR"}},
+        BadLine{{"--model", "D", "--prompt-lookup-min", "2"},
+                {"--prompt-lookup-min needs --speculative ngram"}},
+        BadLine{{"--model", "D", "--prompt-lookup-max", "9", "--draft-model", "S"},
+                {"--prompt-lookup-max needs --speculative ngram"}},
+        BadLine{{"--model", "D", "--otlp-sample", "1"},
+                {"--otlp-sample needs --otlp-endpoint URL"}},
+        BadLine{{"--model", "D", "--batch-dir", "B", "--http-listen", "off"},
+                {"--batch-dir needs the HTTP port: leave --http-listen off out"}},
+        BadLine{{"--model", "D", "--http-cors-origins", "*", "--http-listen", "off"},
+                {"--http-cors-origins needs the HTTP port"}},
+        BadLine{{"--model", "D", "--metrics-prefix", "vllm", "--http-listen", "off"},
+                {"--metrics-prefix needs the HTTP port"}},
+        BadLine{{"--model", "D", "--sse-comment-interval", "1s", "--http-listen", "off"},
+                {"--sse-comment-interval needs the HTTP port"}},
+        BadLine{{"--model", "D", "--web-page", "on", "--http-listen", "off"},
+                {"--web-page needs the HTTP port"}},
+        BadLine{{"--model", "D", "--share-prefix-cache-between-keys"},
+                {"--share-prefix-cache-between-keys needs --api-keys FILE"}},
+        BadLine{{"--model", "D", "--share-prefix-cache-between-keys", "--api-keys", "K",
+                 "--no-enable-prefix-caching"},
+                {"--share-prefix-cache-between-keys needs the prefix cache"}},
         BadLine{{"--model", "D", "--listen", "50051"}, {"--listen", "HOST:PORT"}},
         BadLine{{"--model", "D", "--listen", "localhost:70000"}, {"[0, 65535]"}},
         BadLine{{"--model", "D", "--listen", "off"}, {"--listen", "HOST:PORT"}},
