@@ -24,6 +24,7 @@ std::string_view TypeOf(int status) {
 
 std::string_view CodeOf(int status) {
   switch (status) {
+    case 307: return "redirected";
     case 401: return "invalid_api_key";
     case 403: return "permission_denied";
     case 404: return "not_found";

@@ -14,6 +14,7 @@
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "server/config/flags.h"
 #include "server/config/security_warnings.h"
 #include "server/http/batch_calls.h"
 #include "server/http/call_metadata.h"
@@ -151,6 +152,10 @@ struct HttpServer::State final : public HttpHandler {
   // For the header Allow: "GET, HEAD, OPTIONS".
   static std::string AllowedMethods(std::string_view route_path);
   static std::string PathList();
+  // Why there is no path of that name. What is a call's path but for slashes at its end is 307, as
+  // of vLLM and other servers made with FastAPI. It is not answered itself: a proxy that lets some
+  // paths through would not see which one it is.
+  static HttpReply NoSuchPath(const HttpRequest& head);
 
   State(const ServerOptions& server_options, ProbeEndpoints probe_endpoints,
         const ServiceContext& context, BatchStore* batch_store)
@@ -358,6 +363,27 @@ std::string HttpServer::State::PathList() {
                  [](const Route& route) { return StrCat(route.method, " ", route.path); });
 }
 
+HttpReply HttpServer::State::NoSuchPath(const HttpRequest& head) {
+  const std::string_view path = head.Path();
+  const std::string_view trimmed = path.substr(0, path.find_last_not_of('/') + 1);
+  const Route* const route = FindRoute(trimmed, head.method);
+  if (route != nullptr && route->IsCall()) {
+    HttpReply reply = lssar::ErrorReply(
+        307, StrCat("the path is ", Shorten(trimmed, kMaxShownBytes), ", without a slash behind"));
+    reply.headers.push_back(
+        {"Location", StrCat(trimmed, std::string_view(head.target).substr(path.size()))});
+    return reply;
+  }
+  std::vector<std::string> paths;
+  for (const Route& known : Routes()) paths.emplace_back(known.path);
+  const std::string shown = Shorten(path, kMaxShownBytes);
+  const std::string nearest = NearestName(shown, paths);
+  return lssar::ErrorReply(
+      404, StrCat("there is no ", Shorten(head.method, kMaxShownBytes), " ", shown,
+                  nearest.empty() ? "" : StrCat("; did you mean ", nearest, "?"), "; there are ",
+                  PathList()));
+}
+
 std::optional<HttpReply> HttpServer::State::CheckHead(HttpRequest* head) {
   std::optional<HttpReply> rejection = Reject(head);
   if (rejection) rejection = AsErrorOf(*head, *std::move(rejection));
@@ -379,11 +405,7 @@ std::optional<HttpReply> HttpServer::State::Reject(HttpRequest* request) const {
         400, StrCat("the request has ", num_hosts, " Host headers; HTTP/1.1 asks for one"));
   }
   const Route* route = FindRoute(head.Path(), head.method);
-  if (route == nullptr) {
-    return lssar::ErrorReply(
-        404, StrCat("there is no ", Shorten(head.method, kMaxShownBytes), " ",
-                    Shorten(head.Path(), kMaxShownBytes), "; there are ", PathList()));
-  }
+  if (route == nullptr) return NoSuchPath(head);
   if (head.method != "OPTIONS" && !Allows(route->method, head.method)) {
     HttpReply reply =
         lssar::ErrorReply(405, StrCat(Shorten(head.method, kMaxShownBytes), " ", route->path,

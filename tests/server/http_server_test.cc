@@ -117,6 +117,38 @@ TEST_F(HttpServerTest, OtherPathsAndMethodsAreRefusedInJson) {
   EXPECT_EQ(Ask("HEAD", "/metrics").body, "");
 }
 
+TEST_F(HttpServerTest, ASlashBehindACallsPathIsRedirected) {
+  const auto location = [this](std::string_view method, std::string_view target) {
+    const int client = Connect();
+    SendAll(client, StrCat(method, " ", target, " HTTP/1.1\r\nHost: localhost\r\n",
+                           "Connection: close\r\nContent-Length: 0\r\n\r\n"));
+    const std::string reply = ReadAll(client);
+    close(client);
+    EXPECT_THAT(reply, StartsWith("HTTP/1.1 307 Temporary Redirect\r\n")) << target;
+    const size_t at = reply.find("Location: ");
+    return at == reply.npos ? reply : reply.substr(at + 10, reply.find('\r', at) - at - 10);
+  };
+  EXPECT_EQ(location("GET", "/v1/models/"), "/v1/models");
+  EXPECT_EQ(location("POST", "/v1/chat/completions/?a=/"), "/v1/chat/completions?a=/");
+  EXPECT_EQ(location("POST", "/v1/embeddings//"), "/v1/embeddings");
+  EXPECT_EQ(location("POST", "/v1/messages/"), "/v1/messages");
+}
+
+TEST_F(HttpServerTest, APathThatIsAlmostOneNamesIt) {
+  const auto message = [this](std::string_view path) {
+    const HttpReply reply = Ask("POST", path, "{}");
+    EXPECT_EQ(reply.status, 404) << path;
+    return nlohmann::json::parse(reply.body).at("error").at("message").get<std::string>();
+  };
+  // A base_url that ends in a slash, and one without /v1 or with two.
+  for (const char* path : {"//v1/chat/completions", "/v1//chat/completions", "/chat/completions",
+                           "/v1/v1/chat/completions", "/v1/chat/completion"}) {
+    EXPECT_THAT(message(path), HasSubstr("; did you mean /v1/chat/completions?; there are "));
+  }
+  EXPECT_THAT(message("/something/else"), testing::Not(HasSubstr("did you mean")));
+  EXPECT_THAT(message(std::string(5'000, '/')), testing::Not(HasSubstr("did you mean")));
+}
+
 TEST_F(HttpServerTest, AnErrorBeforeTheCallHasTheShapeAndTheCorsHeadersOfItsPath) {
   struct Case {
     std::string method, header;
