@@ -178,8 +178,12 @@ constexpr std::array kGroups = std::to_array<Group>({
      "min_dynamic_patch",
      "this server's models read and write text alone"},
     {kRefused, kGenerateBody | kResponsesBody, "moderation", "this server moderates nothing"},
-    {kRefused, kGenerateBody | kTokenizeBody, "documents chat_template chat_template_kwargs task",
+    {kRefused, kGenerateBody | kTokenizeBody, "documents chat_template task",
      "a chat is rendered with the checkpoint's own template"},
+    // What models without a mode of reasoning do anyway.
+    {kRefused, kGenerateBody | kTokenizeBody, "chat_template_kwargs",
+     "no template that this server reads has variables of its own",
+     R"([false, 0, "", "none", [], {}, {"enable_thinking": false}, {"thinking": false}])"},
     {kRefused, kGenerateBody, "reasoning reasoning_effort enable_thinking",
      "this server's models have no mode of reasoning"},
     {kRefused, kResponsesBody, "reasoning", "this server's models have no mode of reasoning",

@@ -194,6 +194,22 @@ TEST_F(RequestFieldsTest, AnUnknownFieldIsRefusedUnlessItIsNull) {
   }
 }
 
+// As vLLM's clients turn reasoning off, whatever the model.
+TEST(ChatTemplateKwargsTest, NoReasoningIsWhatThereIsAndOtherVariablesAreRefused) {
+  const auto check = [](const char* kwargs) {
+    const Json body = {{"chat_template_kwargs", Json::parse(kwargs)}};
+    return CheckFields(kChatBody, *BodyFields::Of(body));
+  };
+  for (const char* kwargs : {"{}", "{\"enable_thinking\": false}", "{\"thinking\": false}"}) {
+    EXPECT_EQ(check(kwargs), absl::OkStatus()) << kwargs;
+  }
+  for (const char* kwargs : {"{\"enable_thinking\": true}", "{\"custom\": 1}", "[{}]"}) {
+    EXPECT_THAT(std::string(check(kwargs).message()),
+                HasSubstr("no template that this server reads has variables of its own"))
+        << kwargs;
+  }
+}
+
 TEST_F(RequestFieldsTest, TheNearestNameIsSuggested) {
   const Body& completion = Bodies().front();
   EXPECT_THAT(ExpectRejection(completion, "temprature", 0.5),
