@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "base/status_macros.h"
 #include "clients/cli/call_pipeline.h"
 
@@ -63,14 +64,21 @@ absl::StatusOr<Scores> ScoreBatch(Service* stub, const Batch& batch, Interrupt* 
     return results;
   }
   if (!absl::IsInvalidArgument(all.status())) return all.status();
-  // Either each item is invalid, and the call has only the error of the first, or the call itself
-  // is: ask for each alone.
+  // Either each item is invalid, and the call has only the error of the first, or the engine takes
+  // one of them not, or the call itself is invalid: ask for each alone. Where two get the same
+  // error, which names no item, it is of the call (its priority, say): there is no need for more.
+  const bool names_item = absl::StrContains(all.status().message(), "items[");
   v1::ScoreRequest request = batch.request;
   for (int i = 0; i < batch.request.items_size(); ++i) {
     request.clear_items();
     *request.add_items() = batch.request.items(i);
     auto one = score(request);
     if (!one.ok() && !absl::IsInvalidArgument(one.status())) return one.status();
+    const absl::string_view message = all.status().message();
+    if (i == 1 && !names_item && one.status().message() == message &&
+        results[0].status().message() == message) {
+      return all.status();
+    }
     results.push_back(one.ok() ? ItemScores(std::move(one->front()))
                                : NameLine(one.status(), "items", {batch.item_lines[size_t(i)]}));
   }

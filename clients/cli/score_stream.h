@@ -36,7 +36,8 @@ using OnScoredLine = std::function<absl::Status(int64_t line_number, const v1::S
 // the lines in their order. At most 2 * max_concurrency batches are in memory. Repeats a call while
 // the server's queue is full.
 // Errors  the first in the order of the lines, of `next`, of `on_line` or of Score other than
-//         INVALID_ARGUMENT, after the lines before it are handed over. CANCELLED: interrupted
+//         INVALID_ARGUMENT of an item, after the lines before it are handed over. CANCELLED:
+//         interrupted
 absl::Status RunScoreStream(Service* stub, const ScoreStreamOptions& options, Interrupt* interrupt,
                             const NextScoreLine& next, const OnScoredLine& on_line);
 

@@ -141,6 +141,16 @@ class ScoreFileTest(unittest.TestCase):
         self.expect_one_attempt(FakeService(num_refusals=5, retry_s=61, refusal=refusal),
                                 'tokens-per-minute is used up')
 
+    def test_a_refusal_of_the_call_itself_is_not_asked_for_again_with_each_item(self):
+        for code, message, num_calls in (
+                ('INVALID_ARGUMENT', 'priority is 9; it must be in [-4, 4]', 3),
+                ('NOT_FOUND', 'there is no model "x"', 1), ('UNAUTHENTICATED', 'no key', 1)):
+            service = FakeService(num_refusals=1000, retry_s=None, refusal=(code, message))
+            done = self.score(service, item_lines(64), '--max-concurrency', '1')
+            self.assertIn(message, done.stderr)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertEqual(service.num_refused, num_calls)
+
     def test_an_error_names_its_line_after_the_results_before_it(self):
         done = self.score(FakeService(), item_lines(100) + '\n{oops\n' + item_lines(5), '--json')
         self.assertEqual(done.returncode, 2, done.stderr)
