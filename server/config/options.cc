@@ -634,11 +634,13 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   if (line.options.model.directory.empty() && !line.check_health) {
     return Usage("--model DIR is missing; for a first try: --model models/zoo/lssar-6m");
   }
+  // The probe of a server has its flags, and perhaps another port.
+  const std::vector<FlagNeed> needs =
+      line.check_health ? std::vector<FlagNeed>() : ServerNeeds(line.options);
   for (const absl::Status& status :
        {CheckTls(line.options.tls), CheckPromptLookup(line.options.model.engine),
         ChooseSpeculativeMethod(line.options.model).status(),
-        CheckNeeds(ModelNeeds(line.options.model), source_of),
-        CheckNeeds(ServerNeeds(line.options), source_of)}) {
+        CheckNeeds(ModelNeeds(line.options.model), source_of), CheckNeeds(needs, source_of)}) {
     if (!status.ok()) return Usage(std::string(status.message()));
   }
   return line;

@@ -212,6 +212,13 @@ TEST(OptionsTest, AFlagWithoutEffectIsNamedWhereverItIsSet) {
   EXPECT_THAT(error({"--model=D"}), HasSubstr("--batch-max-bytes needs --batch-dir DIR"));
 }
 
+// One that asks the gRPC port, with the flags of the server.
+TEST(OptionsTest, AProbeMayHaveFlagsOfThePortThatItLeavesOut) {
+  const CommandLine line = Parse({"--check-health", "--http-listen=off", "--metrics-prefix=vllm",
+                                  "--batch-dir=B", "--web-page=on"});
+  EXPECT_FALSE(line.exit_code.has_value()) << line.text;
+}
+
 // As of Python's LLM, whose private server has no HTTP port.
 TEST(OptionsTest, AVariableForServersWithAPortIsNoErrorOfOneWithout) {
   const ScopedVariable prefix("LSSAR_METRICS_PREFIX", "vllm");
