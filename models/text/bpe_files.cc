@@ -90,9 +90,12 @@ absl::StatusOr<BpeVocabulary> ReadGpt2Files(const std::string& directory,
   RETURN_IF_ERROR(builder.AddSpecialTokens());
   absl::flat_hash_set<int32_t> special_ids;
   for (const AddedToken& token : builder.Get()->added_tokens) special_ids.insert(token.id);
+  RETURN_IF_ERROR(GiveIds(
+      vocab_path, int64_t(names.size()), builder.NumIds(), vocab_size,
+      [&](std::string_view content) { return builder.IdOf(content); }, &beside.tokens));
   for (AddedToken& token : beside.tokens) {
     const bool is_known = special_ids.contains(token.id) && builder.IdOf(token.content) == token.id;
-    if (token.id != kNoId && !is_known) RETURN_IF_ERROR(builder.AddToken(std::move(token)));
+    if (!is_known) RETURN_IF_ERROR(builder.AddToken(std::move(token)));
   }
   builder.Get()->pre_tokenizer.push_back({.pattern = std::string(kGpt2Pattern)});
   return std::move(builder).Finish(HashOfFiles({vocab, *merges}));
@@ -157,7 +160,13 @@ absl::Status ReadTiktokenConfig(const std::string& directory, std::string* patte
     if (*pattern == encoding.name) *pattern = encoding.pattern;
   }
   for (AddedToken& token : beside.tokens) {
-    if (token.id != kNoId) RETURN_IF_ERROR(builder->AddToken(std::move(token)));
+    if (token.id == kNoId) {
+      return absl::InvalidArgumentError(StrCat(directory, "/tokenizer_config.json: the token ",
+                                               Quote(token.content),
+                                               " has no id beside tokenizer.tiktoken; write it "
+                                               "into added_tokens_decoder, or remove it"));
+    }
+    RETURN_IF_ERROR(builder->AddToken(std::move(token)));
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_replace.h"
 #include "base/check.h"
@@ -19,6 +20,7 @@
 #include "models/text/sentence_piece_file.h"
 #include "models/text/sentence_piece_library.h"
 #include "models/text/text_normalizer.h"
+#include "models/text/tokens_beside.h"
 
 namespace lssar {
 namespace {
@@ -268,26 +270,34 @@ class SentencePieceTokenizer : public Tokenizer {
 
 }  // namespace
 
+absl::Status GiveIds(const std::string& path, const SentencePieceFile& file, int vocab_size,
+                     std::vector<AddedToken>* tokens) {
+  absl::flat_hash_map<std::string_view, int32_t> ids;
+  for (size_t id = 0; id < file.pieces.size(); ++id) ids.emplace(file.pieces[id].text, int32_t(id));
+  const auto id_of = [&](std::string_view content) {
+    const auto found = ids.find(content);
+    return found == ids.end() ? kNoId : found->second;
+  };
+  const auto num_pieces = std::ssize(file.pieces);
+  RETURN_IF_ERROR(GiveIds(path, num_pieces, num_pieces, vocab_size, id_of, tokens));
+  for (const AddedToken& token : *tokens) {
+    const int32_t piece = id_of(token.content);
+    const bool is_another = token.id < num_pieces || piece != kNoId;
+    if (token.id >= 0 && token.id < vocab_size && (piece == token.id || !is_another)) continue;
+    return absl::InvalidArgumentError(
+        StrCat(path, ": the token ", Quote(token.content), " beside it has id ", token.id,
+               piece != kNoId ? StrCat(", and is piece ", piece)
+               : is_another   ? ", which is another piece"
+                              : StrCat(", must be below vocab_size, ", vocab_size)));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(
     const std::string& path, int vocab_size, std::vector<AddedToken> tokens) {
   ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
   ASSIGN_OR_RETURN(SentencePieceFile file, ParseSentencePieceFile(bytes, path, vocab_size));
-  for (AddedToken& token : tokens) {
-    if (token.id != kNoId) continue;
-    const auto piece = std::ranges::find(file.pieces, token.content, &Piece::text);
-    if (piece != file.pieces.end()) token.id = int32_t(piece - file.pieces.begin());
-  }
-  std::erase_if(tokens, [](const AddedToken& token) { return token.id == kNoId; });
-  for (const AddedToken& token : tokens) {
-    const bool is_piece = token.id >= 0 && size_t(token.id) < file.pieces.size();
-    if (token.id < 0 || token.id >= vocab_size ||
-        (is_piece && file.pieces[size_t(token.id)].text != token.content)) {
-      return absl::InvalidArgumentError(
-          StrCat(path, ": the token ", Quote(token.content), " beside it has id ", token.id,
-                 is_piece ? ", which is another piece"
-                          : StrCat(", must be below vocab_size, ", vocab_size)));
-    }
-  }
+  RETURN_IF_ERROR(GiveIds(path, file, vocab_size, &tokens));
   std::string error;
   std::unique_ptr<SentencePieceLibrary> library =
       SentencePieceLibrary::Load(bytes, int(file.pieces.size()), &error);

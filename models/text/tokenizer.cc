@@ -172,7 +172,7 @@ std::string_view FieldOfOtherRules(const OtherTokenizer& other, bool adds_dummy_
 // The two must have one vocabulary. A unigram tokenizer.json is not read: its rules must be
 // SentencePiece's. `beside`: the tokens that are read with tokenizer.model.
 absl::StatusOr<bool> PrefersTokenizerJson(const std::string& directory, int vocab_size,
-                                          const std::vector<AddedToken>& beside) {
+                                          std::vector<AddedToken> beside) {
   const std::string path = directory + "/tokenizer.json";
   if (!std::filesystem::exists(path)) return false;
   const std::string model_path = directory + "/tokenizer.model";
@@ -180,6 +180,7 @@ absl::StatusOr<bool> PrefersTokenizerJson(const std::string& directory, int voca
   ASSIGN_OR_RETURN(const SentencePieceFile file,
                    ParseSentencePieceFile(bytes, model_path, vocab_size));
   ASSIGN_OR_RETURN(const OtherTokenizer other, ReadOtherTokenizer(path));
+  if (!other.is_bpe) RETURN_IF_ERROR(GiveIds(model_path, file, vocab_size, &beside));
   const auto fault = [&](std::string_view problem) {
     return absl::InvalidArgumentError(
         StrCat(directory, ": tokenizer.model and tokenizer.json are not one tokenizer: ", problem,
@@ -195,9 +196,10 @@ absl::StatusOr<bool> PrefersTokenizerJson(const std::string& directory, int voca
     if (id < num_pieces) {
       const std::string& piece = file.pieces[size_t(id)].text;
       if (piece != token) return token_fault(id, token, Quote(piece));
-    } else if (!other.is_bpe &&
-               std::ranges::find(beside, token, &AddedToken::content) == beside.end()) {
-      return token_fault(id, token, "no token");
+    } else if (!other.is_bpe) {
+      const auto mine = std::ranges::find(beside, token, &AddedToken::content);
+      if (mine == beside.end()) return token_fault(id, token, "no token");
+      if (mine->id != id) return token_fault(id, token, StrCat("token ", mine->id));
     }
   }
   if (other.is_bpe) return true;

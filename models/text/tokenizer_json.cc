@@ -1,5 +1,6 @@
 // ReadTokenizerJson (bpe_files.h).
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -22,6 +23,11 @@ using nlohmann::json;
 using StepKind = PreTokenizerStep::Kind;
 
 constexpr int64_t kMaxId = 1 << 30;
+// transformers' classes that take add_prefix_space from tokenizer_config.json alone, false where it
+// is absent; the others take it from tokenizer.json. Each also ends in "Fast".
+constexpr std::array<std::string_view, 10> kNoSpaceClasses = {
+    "GPT2Tokenizer", "GPTNeoXTokenizer", "Qwen2Tokenizer",   "CodeGenTokenizer", "RobertaTokenizer",
+    "BartTokenizer", "DebertaTokenizer", "WhisperTokenizer", "LEDTokenizer",     "CohereTokenizer"};
 constexpr size_t kMaxSteps = 64;  // of a pipeline: each takes some of the stack
 
 // What the fields of a tokenizer.json say together.
@@ -455,27 +461,11 @@ class Reader {
   absl::Status AddTokensBeside(VocabularyBuilder* builder) const {
     ASSIGN_OR_RETURN(TokensBeside beside, ReadTokensBeside(directory_));
     RETURN_IF_ERROR(CheckPrefixSpace(beside));
-    std::vector<AddedToken> tokens;
     for (size_t i = 0; i < beside.tokens.size(); ++i) {
       AddedToken& token = beside.tokens[i];
-      if (token.id == kNoId) continue;
-      const bool is_listed =
-          std::ranges::find(beside.special_tokens, token.content) != beside.special_tokens.end();
-      if (i >= beside.num_in_decoder) {
-        if (beside.has_decoder) continue;  // a stale added_tokens.json
-        token.is_special = is_listed;
-        token.is_normalized = !is_listed;
-      }
-      token.is_special = token.is_special || is_listed;
-      tokens.push_back(std::move(token));
+      const bool is_stale = i >= beside.num_in_decoder && beside.has_decoder && token.id != kNoId;
+      if (!is_stale) RETURN_IF_ERROR(AddTokenBeside(std::move(token), builder));
     }
-    std::ranges::sort(tokens, {}, &AddedToken::id);
-    for (const std::string& content : beside.special_tokens) {
-      if (std::ranges::find(tokens, content, &AddedToken::content) == tokens.end()) {
-        tokens.push_back({.content = content, .id = kNoId});
-      }
-    }
-    for (AddedToken& token : tokens) RETURN_IF_ERROR(AddTokenBeside(std::move(token), builder));
     return absl::OkStatus();
   }
 
@@ -494,19 +484,15 @@ class Reader {
     if (next == kNoId) {
       next = num_pieces_;
       for (const AddedToken& each : added) next = std::max(next, int64_t{each.id} + 1);
-      const auto fault = [&](std::string_view problem) {
-        return absl::InvalidArgumentError(
-            StrCat(path_, ": lacks ", Quote(token.content), ", which stands beside it, in ",
-                   "tokenizer_config.json, special_tokens_map.json or added_tokens.json; ",
-                   "transformers would add it as token ", next, ", ", problem));
-      };
       if (token.id != kNoId && token.id != next) {
-        return fault(StrCat("but it is token ", token.id, " there"));
+        return CannotAddToken(path_, token.content, next,
+                              StrCat("but it is token ", token.id, " there"));
       }
       const auto vocab_size = int64_t(vocabulary.pieces.size());
       if (next >= vocab_size) {
-        return fault(StrCat("but vocab_size of config.json is ", vocab_size,
-                            "; remove it there if the model does not use it"));
+        return CannotAddToken(path_, token.content, next,
+                              StrCat("but vocab_size of config.json is ", vocab_size,
+                                     "; remove it there if the model does not use it"));
       }
     }
     token.id = int32_t(next);
@@ -515,14 +501,25 @@ class Reader {
 
   // Some classes of transformers go by the one, others by the other.
   absl::Status CheckPrefixSpace(const TokensBeside& beside) const {
-    if (!is_byte_level_ || !beside.add_prefix_space ||
-        *beside.add_prefix_space == byte_level_adds_space_) {
+    if (!is_byte_level_) return absl::OkStatus();
+    const auto text = [](bool value) { return value ? "true" : "false"; };
+    const std::string said = StrCat(directory_, "/tokenizer_config.json: ");
+    const std::string_view own_class = beside.tokenizer_class;
+    const bool assumes_none =
+        std::ranges::count(kNoSpaceClasses, own_class.substr(0, own_class.rfind("Fast"))) > 0;
+    if (!beside.add_prefix_space && byte_level_adds_space_ && assumes_none) {
+      return absl::InvalidArgumentError(
+          StrCat(said, "tokenizer_class is ", Quote(own_class),
+                 ", which puts no space before a text unless add_prefix_space is true, but it is "
+                 "true in the pre_tokenizer of tokenizer.json; make that false, or write "
+                 "add_prefix_space true"));
+    }
+    if (!beside.add_prefix_space || *beside.add_prefix_space == byte_level_adds_space_) {
       return absl::OkStatus();
     }
-    const auto text = [](bool value) { return value ? "true" : "false"; };
     return absl::InvalidArgumentError(
-        StrCat(directory_, "/tokenizer_config.json: add_prefix_space is ",
-               text(*beside.add_prefix_space), ", but ", text(byte_level_adds_space_),
+        StrCat(said, "add_prefix_space is ", text(*beside.add_prefix_space), ", but ",
+               text(byte_level_adds_space_),
                " in the pre_tokenizer of tokenizer.json; they must be equal"));
   }
 

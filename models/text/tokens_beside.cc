@@ -18,8 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<const char*, 4> kNamedTokens{"bos_token", "eos_token", "unk_token",
-                                                  "pad_token"};
 // In the order in which transformers gives ids to those that the vocabulary lacks.
 constexpr std::array<const char*, 7> kSpecialTokens{
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
@@ -132,6 +130,10 @@ absl::StatusOr<TokensBeside> ReadTokensBeside(const std::string& directory) {
   ASSIGN_OR_RETURN(json config, ReadJsonFile(config_path));
   if (!config.is_null()) RETURN_IF_ERROR(JsonFields(config, config_path).status());
   RETURN_IF_ERROR(AddSpecialTokensMap(directory, &config));
+  std::vector<std::string> special_tokens;
+  const auto is_listed = [&](const std::string& content) {
+    return std::ranges::find(special_tokens, content) != special_tokens.end();
+  };
   if (!config.is_null()) {
     JsonFields fields(config, config_path);
     const json* const decoder = fields.Object("added_tokens_decoder");
@@ -141,32 +143,76 @@ absl::StatusOr<TokensBeside> ReadTokensBeside(const std::string& directory) {
       beside.add_prefix_space = fields.Bool("add_prefix_space", false);
     }
     RETURN_IF_ERROR(fields.status());
-    RETURN_IF_ERROR(ReadSpecialTokens(config, config_path, &beside.special_tokens));
+    RETURN_IF_ERROR(ReadSpecialTokens(config, config_path, &special_tokens));
     beside.has_decoder = decoder != nullptr;
     const json none = json::object();
     for (const auto& [key, token] : (decoder == nullptr ? none : *decoder).items()) {
       ASSIGN_OR_RETURN(AddedToken added, ReadToken(key, token, config_path));
+      added.is_special = added.is_special || is_listed(added.content);
       RETURN_IF_ERROR(add(std::move(added), config_path));
     }
+    std::ranges::stable_sort(beside.tokens, {}, &AddedToken::id);
     beside.num_in_decoder = beside.tokens.size();
-    for (const char* const name : kNamedTokens) {
-      const auto found = config.find(name);
-      if (found == config.end()) continue;
-      const std::optional<std::string> content = ContentOf(*found);
-      if (content) RETURN_IF_ERROR(add({.content = *content, .id = kNoId}, config_path));
-    }
   }
   const std::string path = directory + "/added_tokens.json";
-  ASSIGN_OR_RETURN(const json added, ReadJsonFile(path));
-  if (added.is_null()) return beside;
-  JsonFields fields(added, path);
-  RETURN_IF_ERROR(fields.status());
-  for (const auto& [content, id] : added.items()) {
-    const auto number = int32_t(fields.Int(content, 0, 1 << 30));
+  ASSIGN_OR_RETURN(const json listed, ReadJsonFile(path));
+  if (!listed.is_null()) {
+    JsonFields fields(listed, path);
     RETURN_IF_ERROR(fields.status());
-    RETURN_IF_ERROR(add({.content = content, .id = number}, path));
+    for (const auto& [content, id] : listed.items()) {
+      const auto number = int32_t(fields.Int(content, 0, 1 << 30));
+      RETURN_IF_ERROR(fields.status());
+      const bool is_special = is_listed(content);
+      if (is_special && beside.has_decoder) continue;  // transformers gives it an id
+      RETURN_IF_ERROR(add({.content = content,
+                           .id = number,
+                           .is_special = is_special,
+                           .is_normalized = !is_special},
+                          path));
+    }
+    std::ranges::stable_sort(beside.tokens.begin() + ptrdiff_t(beside.num_in_decoder),
+                             beside.tokens.end(), {}, &AddedToken::id);
+  }
+  for (const std::string& content : special_tokens) {
+    RETURN_IF_ERROR(add({.content = content, .id = kNoId}, config_path));
   }
   return beside;
+}
+
+absl::Status CannotAddToken(std::string_view path, std::string_view content, int64_t id,
+                            std::string_view problem) {
+  return absl::InvalidArgumentError(
+      StrCat(path, ": lacks ", Quote(content), ", which stands beside it, in ",
+             "tokenizer_config.json, special_tokens_map.json or added_tokens.json; ",
+             "transformers would add it as token ", id, ", ", problem));
+}
+
+absl::Status GiveIds(std::string_view path, int64_t num_pieces, int64_t num_ids, int vocab_size,
+                     absl::FunctionRef<int32_t(std::string_view)> id_of,
+                     std::vector<AddedToken>* tokens) {
+  int64_t next = num_ids, num_known = num_pieces;
+  for (AddedToken& token : *tokens) {
+    const int32_t piece = id_of(token.content);
+    if (token.id == kNoId) token.id = piece;
+    if (token.id == kNoId) {
+      // Some versions of transformers count the tokens, others go by the largest id.
+      if (next != num_known) {
+        return CannotAddToken(path, token.content, num_known,
+                              StrCat("or as ", next,
+                                     ", because ids below that are no token; write "
+                                     "it into added_tokens_decoder of tokenizer_config.json"));
+      }
+      if (next >= vocab_size) {
+        return CannotAddToken(path, token.content, next,
+                              StrCat("but vocab_size of config.json is ", vocab_size,
+                                     "; remove it there if the model does not use it"));
+      }
+      token.id = int32_t(next);
+    }
+    if (piece == kNoId) ++num_known;
+    next = std::max(next, int64_t{token.id} + 1);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lssar

@@ -211,6 +211,12 @@ absl::Status VocabularyBuilder::AddSpecialTokens() {
   return absl::OkStatus();
 }
 
+int64_t VocabularyBuilder::NumIds() const {
+  auto count = std::ssize(names_);
+  while (count > 0 && names_[size_t(count - 1)].empty()) --count;
+  return count;
+}
+
 int32_t VocabularyBuilder::IdOf(std::string_view name) const {
   const auto found = ids_.find(name);
   return found == ids_.end() ? kNoId : found->second;

@@ -59,6 +59,8 @@ class VocabularyBuilder {
   // the result of a merge.
   absl::Status AddSpecialTokens();
 
+  // One more than the largest id of a piece.
+  int64_t NumIds() const;
   // The id of a piece as the file writes it; kNoId: there is none.
   int32_t IdOf(std::string_view name) const;
   // True if some merge joins a piece that ends in another character with one that starts with

@@ -153,6 +153,10 @@ TEST(ByteLevelTokenizerTest, OtherFilesGiveTheSameIds) {
               {"added_tokens_decoder", {{"50256", {{"content", "<|endoftext|>"}}}}}};
   unnamed.Write("tokenizer_config.json", config.dump());
   ExpectIdsOfTiktoken(**LoadTokenizer(unnamed.Path(), kPieces));
+  config["pad_token"] = "<pad>";
+  unnamed.Write("tokenizer_config.json", config.dump());
+  EXPECT_THAT(MessageOf(LoadTokenizer(unnamed.Path(), kPieces).status()),
+              HasSubstr("the token \"<pad>\" has no id beside tokenizer.tiktoken"));
   config["added_tokens_decoder"] = {{"1x", {{"content", "<|endoftext|>"}}}};
   unnamed.Write("tokenizer_config.json", config.dump());
   EXPECT_THAT(MessageOf(LoadTokenizer(unnamed.Path(), kPieces).status()), HasSubstr("\"1x\""));
@@ -271,6 +275,60 @@ TEST(ByteLevelTokenizerTest, ErrorsNameDamagedFiles) {
 }
 
 // The ids are those of AutoTokenizer, transformers 5.24 with tokenizers 0.23.
+TEST(ByteLevelTokenizerTest, SpecialTokensWithoutIdsGetTheNext) {
+  const auto load = [](const std::vector<std::pair<std::string, std::string>>& files,
+                       int vocab_size = 262) {
+    const ScratchDirectory directory;
+    directory.Write("vocab.json", Bytes().dump());
+    directory.Write("merges.txt", "#version: 0.2\n");
+    for (const auto& [name, text] : files) directory.Write(name, text);
+    return LoadTokenizer(directory.Path(), vocab_size);
+  };
+  const auto ids = [&](const std::vector<std::pair<std::string, std::string>>& files) {
+    const auto tokenizer = load(files);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return tokenizer.ok() ? (*tokenizer)->Encode("<x><y><|end|>").value() : std::vector<int32_t>();
+  };
+  const std::string config = "tokenizer_config.json", map = "special_tokens_map.json";
+  const std::string two = R"({"additional_special_tokens": ["<x>", {"content": "<y>"}]})";
+  EXPECT_THAT(ids({{config, two}}), ElementsAre(257, 258, 256));
+  EXPECT_THAT(ids({{map, two}}), ElementsAre(257, 258, 256));
+  EXPECT_THAT(ids({{config, R"({"additional_special_tokens": ["<x>", "<|end|>"],
+                               "pad_token": "<y>"})"}}),
+              ElementsAre(258, 257, 256));
+  EXPECT_THAT(ids({{config, R"({"additional_special_tokens": ["<x>"]})"},
+                   {"added_tokens.json", R"({"<y>": 257})"}}),
+              ElementsAre(258, 257, 256));
+  EXPECT_THAT(ids({{config, R"({"mask_token": "<x>", "added_tokens_decoder":
+                   {"257": {"content": "<y>"}}})"}}),
+              ElementsAre(258, 257, 256));
+
+  const auto problem = [&](const std::string& text, int vocab_size) {
+    return MessageOf(load({{config, text}}, vocab_size).status());
+  };
+  EXPECT_THAT(problem(two, 258), AllOf(HasSubstr("vocab.json: lacks \"<y>\""),
+                                       HasSubstr("as token 258, but vocab_size of config.json is "
+                                                 "258")));
+  EXPECT_THAT(problem(R"({"pad_token": "<x>", "added_tokens_decoder":
+                          {"259": {"content": "<y>"}}})",
+                      262),
+              AllOf(HasSubstr("lacks \"<x>\""), HasSubstr("as token 258, or as 260")));
+}
+
+TEST(ByteLevelTokenizerTest, AddedTokensThatAreNotSpecialHaveText) {
+  const ScratchDirectory directory;
+  directory.Write("vocab.json", Bytes().dump());
+  directory.Write("merges.txt", "");
+  directory.Write("added_tokens.json", R"({"<x>": 257, "<y>": 258})");
+  directory.Write("special_tokens_map.json", R"({"pad_token": "<y>"})");
+  const auto tokenizer = LoadTokenizer(directory.Path(), 259);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT((*tokenizer)->Encode("<y><x>").value(), ElementsAre(258, 257));
+  EXPECT_EQ((*tokenizer)->PieceBytes(257), "<x>");
+  EXPECT_EQ((*tokenizer)->PieceBytes(258), "");
+}
+
+// The ids are those of AutoTokenizer, transformers 5.24 with tokenizers 0.23.
 class TokensBesideTokenizerJson : public ::testing::Test {
  protected:
   static json File() {
@@ -343,6 +401,30 @@ TEST_F(TokensBesideTokenizerJson, WhatCannotBeAddedIsRefused) {
   EXPECT_THAT(Problem(R"({"add_prefix_space": true})"),
               HasSubstr("add_prefix_space is true, but false in the pre_tokenizer"));
   EXPECT_EQ(Problem(R"({"add_prefix_space": false, "pad_token": null})"), "");
+}
+
+// As AutoTokenizer of transformers 5.24 encodes "a" with each class: with or without a space.
+TEST_F(TokensBesideTokenizerJson, SomeClassesPutNoSpaceWhateverTheFileSays) {
+  const auto problem = [](const json& config, bool adds_space) {
+    json file = File();
+    file["pre_tokenizer"]["add_prefix_space"] = adds_space;
+    const ScratchDirectory directory;
+    directory.Write("tokenizer.json", file.dump());
+    directory.Write("tokenizer_config.json", config.dump());
+    return StrCat(LoadTokenizer(directory.Path(), 260).status().message());
+  };
+  for (const std::string name : {"GPT2Tokenizer", "GPT2TokenizerFast", "GPTNeoXTokenizerFast",
+                                 "Qwen2Tokenizer", "CodeGenTokenizer", "BartTokenizer"}) {
+    const json config = {{"tokenizer_class", name}};
+    EXPECT_THAT(problem(config, true), AllOf(HasSubstr(StrCat("tokenizer_class is \"", name, "\"")),
+                                             HasSubstr("write add_prefix_space true")));
+    EXPECT_EQ(problem(config, false), "");
+    EXPECT_EQ(problem({{"tokenizer_class", name}, {"add_prefix_space", true}}, true), "");
+  }
+  for (const std::string name : {"PreTrainedTokenizerFast", "BloomTokenizerFast"}) {
+    EXPECT_EQ(problem({{"tokenizer_class", name}}, true), "");
+  }
+  EXPECT_EQ(problem(json::object(), true), "");
 }
 
 TEST_F(TokensBesideTokenizerJson, TokensThatTakeSpacesAreRefused) {

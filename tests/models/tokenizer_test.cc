@@ -338,6 +338,40 @@ TEST_F(TwoTokenizers, TheirTokensMustBeTheSame) {
   EXPECT_THAT((*Load(other))->Encode("<|im_start|>").value(), ElementsAre(4096));
 }
 
+// The ids are those of AutoTokenizer, transformers 5.24, of class TokenizersBackend.
+TEST(LoadTokenizerTest, SpecialTokensBesideTokenizerModelGetTheNextIds) {
+  const auto load = [](const std::string& config, int vocab_size = 4100) {
+    const ScratchDirectory directory;
+    directory.Write("tokenizer.model",
+                    testing::ReadFile(std::string(testing::kShippedModel) + "/tokenizer.model"));
+    directory.Write("tokenizer_config.json", config);
+    return LoadTokenizer(directory.Path(), vocab_size);
+  };
+  const auto ids = [&](const std::string& config) {
+    const auto tokenizer = load(config);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return tokenizer.ok() ? (*tokenizer)->Encode("<|x|><|y|></s>").value() : std::vector<int32_t>();
+  };
+  EXPECT_THAT(ids(R"({"additional_special_tokens": ["<|x|>", "<|y|>", "</s>"]})"),
+              ElementsAre(4096, 4097, 2));
+  EXPECT_THAT(ids(R"({"additional_special_tokens": ["<|x|>", "<|y|>"], "pad_token": "[PAD]",
+                      "eos_token": "</s>"})"),
+              ElementsAre(4097, 4098, 2));
+  EXPECT_THAT(ids(R"({"mask_token": "<|x|>", "eos_token": "</s>",
+                      "added_tokens_decoder": {"4096": {"content": "<|y|>"}}})"),
+              ElementsAre(4097, 4096, 2));
+  EXPECT_THAT(MessageOf(load(R"({"additional_special_tokens": ["<|x|>"]})", 4096).status()),
+              AllOf(HasSubstr("tokenizer.model: lacks \"<|x|>\""),
+                    HasSubstr("but vocab_size of config.json is 4096")));
+  EXPECT_THAT(MessageOf(load(R"({"pad_token": "<|x|>", "added_tokens_decoder":
+                                {"4098": {"content": "<|y|>"}}})")
+                            .status()),
+              HasSubstr("as token 4097, or as 4099"));
+  EXPECT_THAT(
+      MessageOf(load(R"({"added_tokens_decoder": {"4098": {"content": "</s>"}}})").status()),
+      HasSubstr("\"</s>\" beside it has id 4098, and is piece 2"));
+}
+
 TEST(LoadTokenizerTest, BadFiles) {
   const ScratchDirectory directory;
   EXPECT_EQ(LoadTokenizer(directory.Path(), 10).status().code(), absl::StatusCode::kNotFound);

@@ -879,6 +879,11 @@ class GgufRefusedTest(Folder):
                 (4, files({'extra_special_tokens': {'image': '<x>'}})),
                 (5, files({}, special_tokens_map={'pad_token': '<pad>', 'cls_token': token}))):
             self.assertEqual(tokenizer_files.num_tokens(given), count, given.contents)
+            self.assertEqual(len(tokenizer_files.missing_tokens(given)), count - 3)
+        self.assertEqual(tokenizer_files.missing_tokens(files(
+            {'pad_token': '<pad>', 'added_tokens_decoder': {
+                '4': {'content': '<y>', 'special': False}, '3': token}})),
+            [('<x>', True), ('<y>', False), ('<pad>', True)])
         specials = tokenizer_files.special_tokens(files({'additional_special_tokens': [token]}))
         self.assertIn('<x>', specials[1])
 
@@ -1528,6 +1533,18 @@ class TokenizerFilesTest(Folder):
             _, report = self.import_with(name, {**files, 'tokenizer_config.json': {
                 'added_tokens_decoder': {'9': {'content': '<x>'}}}})
             self.assertIn('the tokenizer has 10 tokens', report.notes[0])
+            for config, more in (
+                    ({'additional_special_tokens': ['<x>', {'content': '<y>'}]}, 2),
+                    ({'pad_token': '<x>', 'additional_special_tokens': ['<x>']}, 1),
+                    ({'mask_token': '<y>',
+                      'added_tokens_decoder': {str(count): {'content': '<x>'}}}, 2)):
+                _, report = self.import_with(f'{name}_special', {
+                    **files, 'tokenizer_config.json': config})
+                self.assertIn(f'the tokenizer has {count + more} tokens', report.notes[0])
+        contents = {'vocab.json': b'{"a": 0, "b": 1}', 'added_tokens.json': b'{"<x>": 2}',
+                    'special_tokens_map.json': b'{"pad_token": "<y>", "unk_token": "a"}'}
+        files = tokenizer_files.Files(contents, {name: name for name in contents})
+        self.assertEqual(tokenizer_files.tokens_beside(files), {'<x>': 2, 'a': 0, '<y>': 3})
         self.refused('added_tokens.json: not JSON', self.import_with, 'model',
                      {'added_tokens.json': b'['})
 

@@ -291,12 +291,41 @@ def num_tokens(files: Files) -> int | None:
     """One more than the largest id; None: not known. Errors: CheckpointError."""
     if 'tokenizer.json' in files.contents:
         return max(_with_tokens_beside(files), default=-1) + 1
-    ids = [i for i in files.json('vocab.json').values() if isinstance(i, int)]
+    pieces = _pieces(files)
+    if pieces is None:
+        return None
+    return max([*pieces.values(), *tokens_beside(files).values()]) + 1 if pieces else 0
+
+
+def _pieces(files: Files) -> dict[str, int] | None:
+    """{piece: id} of tokenizer.model or vocab.json. Errors: CheckpointError."""
     if 'tokenizer.model' in files.contents:
-        ids = list(range(len(sentence_pieces(files.contents['tokenizer.model']))))
-        if not ids:
-            return 0
-    return max([*ids, *_added_ids(files)]) + 1 if ids else None
+        return {piece: i for i, piece in
+                enumerate(sentence_pieces(files.contents['tokenizer.model']))}
+    ids = {token: i for token, i in files.json('vocab.json').items() if isinstance(i, int)}
+    return ids or None
+
+
+def tokens_beside(files: Files) -> dict[str, int]:
+    """{token: id} of what stands beside tokenizer.model or vocab.json, as the server and
+    transformers number them: those with an id, then the special ones without, which are pieces or
+    get the next ids. Errors: CheckpointError.
+    """
+    pieces = _pieces(files) or {}
+    decoder, special = files.json(CONFIG).get('added_tokens_decoder'), _special_texts(files)
+    tokens = {_text(entry): int(i) for i, entry in decoder.items()
+              if i.isdecimal()} if isinstance(decoder, dict) else {}
+    for token, i in files.json(ADDED).items():
+        is_stale = isinstance(decoder, dict) and token in special
+        if isinstance(i, int) and not is_stale:
+            tokens.setdefault(token, i)
+    tokens.pop('', None)
+    following = max([*pieces.values(), *tokens.values()], default=-1) + 1
+    for token in special:
+        if token not in tokens:
+            tokens[token] = pieces.get(token, following)
+            following = max(following, tokens[token] + 1)
+    return tokens
 
 
 def _with_tokens_beside(files: Files) -> dict[int, str]:
@@ -317,6 +346,19 @@ def _with_tokens_beside(files: Files) -> dict[int, str]:
             known.add(token)
             following += 1
     return tokens
+
+
+def missing_tokens(files: Files) -> list[tuple[str, bool]]:
+    """(token, whether it is special) of what stands beside tokenizer.json and is not in it, in
+    order of their ids. Errors: CheckpointError.
+    """
+    tokens, _ = _tokens_of_json(files.json('tokenizer.json'), 'tokenizer.json')
+    decoder, special = files.json(CONFIG).get('added_tokens_decoder'), _special_texts(files)
+    entries = list(decoder.values()) if isinstance(decoder, dict) else []
+    special += [_text(entry) for entry in entries if isinstance(entry, dict)
+                and entry.get('special', True) is not False]
+    found = dict.fromkeys([*_listed_beside(files), *_special_texts(files)])
+    return [(each, each in special) for each in found if each not in tokens.values()]
 
 
 def _listed_beside(files: Files) -> list[str]:
@@ -345,13 +387,6 @@ def _text(token: object) -> str:
     """The text of a token, "" where it has none."""
     value = token.get('content') if isinstance(token, dict) else token
     return value if isinstance(value, str) else ''
-
-
-def _added_ids(files: Files) -> list[int]:
-    """The ids that the files beside a vocabulary add to it. Errors: CheckpointError."""
-    decoder = files.json(CONFIG).get('added_tokens_decoder')
-    ids = [int(i) for i in decoder if i.isdecimal()] if isinstance(decoder, dict) else []
-    return ids + [i for i in files.json(ADDED).values() if isinstance(i, int)]
 
 
 def special_tokens(files: Files) -> tuple[dict[str, str], list[str]]:
