@@ -3,13 +3,17 @@
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import importlib.util
 import io
 import itertools
 import json
 import math
+import os
 import pathlib
 import shutil
+import struct
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -499,6 +503,11 @@ class DeltaTest(RunFolder):
             differences.start(self.make_run(), f'{self.folder}/delta')
 
 
+def package_of_test(name):
+    """Jinja2 is not needed by what does not render."""
+    return None if name == 'jinja2' else importlib.import_module(name)
+
+
 class TokenizerTest(unittest.TestCase):
 
     def test_tokenizer_model_is_read(self):
@@ -514,6 +523,89 @@ class TokenizerTest(unittest.TestCase):
                 SystemExit, 'neither tokenizer.json nor tokenizer.model'):
             streams.open_tokenizer(folder)
 
+
+    def write_model(self, folder, config, vocabulary=4100):
+        zoo = recipe.FOLDER.parents[1] / 'models/zoo/lssar-6m'
+        shutil.copy(zoo / 'tokenizer.model', folder)
+        said = {'vocab_size': vocabulary, 'bos_token_id': 1, 'eos_token_id': 2}
+        pathlib.Path(folder, 'config.json').write_text(json.dumps(said))
+        pathlib.Path(folder, 'tokenizer_config.json').write_text(json.dumps(config))
+
+    # As a part of each text between them: spaces, a newline, and what is no piece.
+    TEXTS = ('<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nThe sea. </s>',
+             'Hi</s>\n', '</s>the', '</s> the  sea', ' the<|im_end|> the ', '<s>Hi', '<|im_end|>',
+             '', 'Th\u00e9 \u65e5\u65e5<|im_end|>\u65e5 <|im_end|><|im_end|> \u65e5',
+             '<pad> <|im_start', '<|user|>the<|user|> the')
+    CONFIG = {'bos_token': '<s>', 'eos_token': '</s>', 'pad_token': '<pad>',
+              'additional_special_tokens': ['<|im_end|>'],
+              'added_tokens_decoder': {'4096': {'content': '<|im_start|>'}}}
+
+    def test_tokens_beside_tokenizer_model_are_one_id(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.write_model(folder, self.CONFIG)
+            encode, place, id_of = streams.open_tokenizer(folder)
+            plain, = encode(['Hi the'])
+            chat, = encode([self.TEXTS[0]])
+            self.assertEqual([chat[0], chat[-1]], [4096, 2])
+            self.assertEqual(chat.count(4096), 2)
+            self.assertEqual(chat.count(4098), 1, 'additional_special_tokens come behind <pad>')
+            self.assertEqual((id_of('<|im_end|>'), id_of('<pad>')), (4098, 4097))
+            self.assertEqual(encode(['Hi the<|im_end|>'])[0], [*plain, 4098])
+            self.assertNotEqual(encode(['<|im_end|>Hi the'])[0], [4098, *plain], 'no dummy prefix')
+            for text, ids in zip(self.TEXTS, encode(self.TEXTS)):
+                placed, begins = place(text)
+                self.assertEqual(placed, ids)
+                self.assertEqual(begins, sorted(begins))
+                for i, begin in zip(ids, begins):
+                    if i == 4098:
+                        self.assertTrue(text.startswith('<|im_end|>', begin), (text, begins))
+            self.assertEqual(place('a</s>the sea')[1], [0, 1, 5, 8])
+
+    @unittest.skipUnless('LSSAR_TOKENIZE_TEXTS' in os.environ, 'LSSAR_TOKENIZE_TEXTS is not set')
+    def test_ids_are_those_of_the_server(self):
+        for config in self.CONFIG, {**self.CONFIG, 'added_tokens_decoder': None}, {}:
+            with tempfile.TemporaryDirectory() as folder:
+                self.write_model(folder, config)
+                texts = [each.encode() for each in self.TEXTS]
+                found = subprocess.run(
+                    [os.environ['LSSAR_TOKENIZE_TEXTS'], folder, '4100'], check=True,
+                    input=b''.join(struct.pack('<I', len(each)) + each for each in texts),
+                    stdout=subprocess.PIPE).stdout
+                for text, ids in zip(self.TEXTS, streams.open_tokenizer(folder)[0](self.TEXTS)):
+                    count, = struct.unpack_from('<I', found)
+                    theirs = struct.unpack_from(f'<{count}i', found, 4)
+                    self.assertEqual(ids, [*theirs], (config, text))
+                    size, = struct.unpack_from('<I', found, 4 + 4 * count)
+                    found = found[8 + 4 * count + size :]
+                self.assertEqual(found, b'')
+
+    def test_bos_begins_where_the_checkpoint_says_so(self):
+        said = [{'role': 'user', 'content': 'the sea'}]
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch('streams.package',
+                                                                          package_of_test):
+            for adds_bos, bos in (True, 1), (False, None), (None, None):
+                self.write_model(folder, {**self.CONFIG, 'add_bos_token': adds_bos})
+                tokenizer = streams.Tokenizer(folder)
+                self.assertEqual((tokenizer.bos, tokenizer.chat_bos), (bos, bos))
+            self.write_model(folder, {**self.CONFIG, 'add_bos_token': True, 'chat_template': 'x'})
+            pathlib.Path(folder, 'chat_roles.json').write_text('{}')
+            roles = streams.differences.client('chat_roles')
+            with unittest.mock.patch.object(roles, 'renderer'):
+                tokenizer = streams.Tokenizer(folder)
+            self.assertEqual((tokenizer.bos, tokenizer.chat_bos), (1, None), 'the table says all')
+
+            tokenizer.chat_bos = 1
+            text = '<|im_start|>the sea<|im_end|>'
+            with contextlib.redirect_stdout(io.StringIO()):
+                lengths = streams.pack([text, f'<s>{text}'], tokenizer, f'{folder}/x.bin', 99, 2, 1)
+                streams.pack_retrieval([(text, said)], tokenizer, folder, 1)
+            ids = np.fromfile(f'{folder}/x.bin', np.uint16).tolist()
+            self.assertEqual(ids[:2], [1, 4096])
+            self.assertEqual(ids, ids[: lengths[0]] * 2)
+            ids = np.fromfile(f'{folder}/retrieval.bin', np.uint16).tolist()
+            self.assertEqual(ids[:2], [1, 4096])
+            self.assertEqual(np.fromfile(f'{folder}/retrieval.lengths', np.uint32), [len(ids)])
+            self.assertEqual(pathlib.Path(folder, 'retrieval.answers').stat().st_size, len(ids))
 
     def test_chat_templates_are_those_of_the_import(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -651,6 +743,24 @@ class RowsTest(RunFolder):
                 key = answer['content'].rstrip('.').split(' is ')[-1].replace('Use ', '')
                 self.assertIn(key.replace('It is ', ''), messages[0]['content'])
 
+    def test_rows_of_text_begin_with_bos(self):
+        data = f'{self.folder}/data'
+        for bos in None, 63:
+            drawing = rows.Rows(data, VOCABULARY, {'text': 0.5, 'dialogs': 0.5}, 0, bos)
+            drawn, _ = drawing.draw(0, 0, 40, 40)
+            held_out = rows.held_out(data, VOCABULARY, 40, 9, bos)
+            self.assertEqual(bool((held_out[:, 0] == 63).all()), bos is not None)
+            begun = (drawn[:, 0] == 63).sum()
+            self.assertTrue(10 < begun < 30 if bos else begun < 5, begun)
+            if bos is None:
+                plain, before = drawn, held_out
+        self.assertTrue(torch.equal(drawn[:, 1:], plain[:, 1:]))
+        self.assertTrue(torch.equal(held_out[:, 1:], before[:, 1:]))
+        prepared = pathlib.Path(data, 'prepare.json')
+        for text, bos in ('{"vocabulary": 64}', None), ('{"bos": 1}', 1):
+            prepared.write_text(text)
+            self.assertEqual(self.make_run().rows.bos, bos)
+
     def test_streams_are_packed_to_the_limit(self):
         class Bytes:
             vocabulary, end = 256, 0
@@ -666,7 +776,7 @@ class RowsTest(RunFolder):
 
     def test_too_few_documents_are_named_before_anything_is_kept(self):
         class Bytes:
-            vocabulary, end = 256, 0
+            vocabulary, end, bos, chat_bos = 256, 0, None, None
 
             def encode(self, texts):
                 return [list(text.encode()) for text in texts]
@@ -696,7 +806,7 @@ class RowsTest(RunFolder):
 
     def test_answers_are_marked_by_token(self):
         class Words:
-            vocabulary = 256
+            vocabulary, chat_bos = 256, None
 
             def place(self, text):
                 begins = [i for i, letter in enumerate(text) if letter != ' ' and (

@@ -121,7 +121,8 @@ class Run:
         self.teacher = decoder.Decoder(shape, frozen, 'softmax', dtype=dtype)
         self.student = decoder.Decoder(shape, {**frozen, **self.trained}, 'lssar', p, dtype)
         self.averaged = decoder.Decoder(shape, {**frozen, **self.average}, 'lssar', p, dtype)
-        self.rows = rows.Rows(f'{directory}/data', vocabulary, preset.shares, seed)
+        self.bos = streams.bos_of(f'{directory}/data')
+        self.rows = rows.Rows(f'{directory}/data', vocabulary, preset.shares, seed, self.bos)
         self.vocabulary = vocabulary
         self.stage, self.step, self.tokens, self.spent_s = 0, 0, 0, 0.0
         self.optimizer = self.new_optimizer()
@@ -249,7 +250,7 @@ class Run:
         found = {}
         for length in self.lengths:
             held_out = rows.held_out(f'{self.directory}/data', self.vocabulary, length,
-                                     HELD_OUT_TOKENS // length).to(self.device)
+                                     HELD_OUT_TOKENS // length, self.bos).to(self.device)
             found[length] = [sum(stages.next_token_loss(each, row[None]) for row in held_out)
                              / len(held_out) for each in decoders]
         return found

@@ -9,10 +9,14 @@ import streams
 
 
 class Rows:
-    """Draws rows from the streams of streams.py by their shares."""
+    """Draws rows from the streams of streams.py by their shares.
 
-    def __init__(self, directory, vocabulary, shares, seed):
-        self.seed, dtype = seed, streams.id_type(vocabulary)
+    bos: the id that begins a text, or None. Rows that begin amid a document have it in place of
+    their first id, as a server reads them.
+    """
+
+    def __init__(self, directory, vocabulary, shares, seed, bos=None):
+        self.seed, self.bos, dtype = seed, bos, streams.id_type(vocabulary)
         self.ids = {name: np.memmap(f'{directory}/{name}.bin', dtype, 'r') for name in shares
                         if os.path.getsize(f'{directory}/{name}.bin')}
         self.documents = {name: _documents(f'{directory}/{name}.lengths')
@@ -36,7 +40,10 @@ class Rows:
             if which == 'retrieval' and len(begins[which]):
                 flags = np.asarray(self.answers[first : first + length])
                 answers[len(rows)] = torch.from_numpy(flags.astype(bool))
-            rows.append(np.asarray(ids[first : first + length], np.int64))
+            row = np.array(ids[first : first + length], np.int64)
+            if self.bos is not None and which not in self.documents:
+                row[0] = self.bos
+            rows.append(row)
         return torch.from_numpy(np.stack(rows)), answers
 
     def _begins(self, name, length):
@@ -70,11 +77,16 @@ def _documents(path):
     return np.cumsum(lengths) - lengths, lengths
 
 
-def held_out(directory, vocabulary, length, num_rows):
-    """int64 [rows, length + 1], evenly spaced in val.bin; fewer rows where it is short."""
+def held_out(directory, vocabulary, length, num_rows, bos=None):
+    """int64 [rows, length + 1], evenly spaced in val.bin; fewer rows where it is short. Each begins
+    with `bos`, if that is an id.
+    """
     ids = np.fromfile(f'{directory}/val.bin', streams.id_type(vocabulary))
     num_rows = min(num_rows, len(ids) // (length + 1))
     if num_rows == 0:
         raise SystemExit(f'{directory}/val.bin has {len(ids)} ids; a row takes {length + 1}')
     starts = np.linspace(0, len(ids) - length - 1, num_rows).astype(int)
-    return torch.from_numpy(np.stack([ids[i : i + length + 1] for i in starts]).astype(np.int64))
+    found = np.stack([ids[i : i + length + 1] for i in starts]).astype(np.int64)
+    if bos is not None:
+        found[:, 0] = bos
+    return torch.from_numpy(found)
