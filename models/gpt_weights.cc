@@ -26,12 +26,8 @@ std::optional<DType> FloatType(TensorType type) {
     case TensorType::kF32: return DType::kF32;
     case TensorType::kF16: return DType::kF16;
     case TensorType::kBF16: return DType::kBF16;
-    case TensorType::kI32:
-    case TensorType::kI64:
-    case TensorType::kI8:
-    case TensorType::kU8: return std::nullopt;
+    default: return std::nullopt;
   }
-  return std::nullopt;
 }
 
 // The first element whose exponent bits are all ones: a NaN or an infinity.
@@ -50,12 +46,8 @@ std::optional<size_t> FirstNonFinite(const TensorView& tensor) {
     case TensorType::kF32: return FirstWithExponent<uint32_t>(tensor.bytes, 0x7F800000u);
     case TensorType::kF16: return FirstWithExponent<uint16_t>(tensor.bytes, 0x7C00u);
     case TensorType::kBF16: return FirstWithExponent<uint16_t>(tensor.bytes, 0x7F80u);
-    case TensorType::kI32:
-    case TensorType::kI64:
-    case TensorType::kI8:
-    case TensorType::kU8: return std::nullopt;
+    default: return std::nullopt;
   }
-  return std::nullopt;
 }
 
 // "[3, 17]" of element `index`.

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -29,7 +28,7 @@ using nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
 
-constexpr std::array<std::pair<TensorType, std::string_view>, 7> kTypes{{
+constexpr std::array<std::pair<TensorType, std::string_view>, 13> kTypes{{
     {TensorType::kF32, "F32"},
     {TensorType::kF16, "F16"},
     {TensorType::kBF16, "BF16"},
@@ -37,6 +36,12 @@ constexpr std::array<std::pair<TensorType, std::string_view>, 7> kTypes{{
     {TensorType::kI64, "I64"},
     {TensorType::kI8, "I8"},
     {TensorType::kU8, "U8"},
+    {TensorType::kBool, "BOOL"},
+    {TensorType::kF64, "F64"},
+    {TensorType::kI16, "I16"},
+    {TensorType::kU16, "U16"},
+    {TensorType::kU32, "U32"},
+    {TensorType::kU64, "U64"},
 }};
 
 absl::Status RejectFile(std::string_view source, std::string_view problem) {
@@ -110,8 +115,9 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& obje
 
   const std::optional<TensorType> type = ParseType(dtype);
   if (!type) {
-    fields.Fail(StrCat("dtype is \"", ShortName(dtype),
-                       "\", must be one of F32, F16, BF16, I32, I64, I8, U8"));
+    const auto name_of = [](const auto& each) { return each.second; };
+    fields.Fail(
+        StrCat("dtype is \"", ShortName(dtype), "\", must be one of ", StrJoin(kTypes, name_of)));
     return fields.status();
   }
   entry.type = *type;
@@ -175,12 +181,18 @@ std::string_view NameOf(TensorType type) {
 size_t BytesOf(TensorType type) {
   switch (type) {
     case TensorType::kI8:
-    case TensorType::kU8: return 1;
+    case TensorType::kU8:
+    case TensorType::kBool: return 1;
     case TensorType::kF16:
-    case TensorType::kBF16: return 2;
+    case TensorType::kBF16:
+    case TensorType::kI16:
+    case TensorType::kU16: return 2;
     case TensorType::kF32:
-    case TensorType::kI32: return 4;
-    case TensorType::kI64: return 8;
+    case TensorType::kI32:
+    case TensorType::kU32: return 4;
+    case TensorType::kF64:
+    case TensorType::kI64:
+    case TensorType::kU64: return 8;
   }
   return 1;
 }
@@ -251,17 +263,18 @@ absl::StatusOr<std::map<std::string, std::string>> ReadShardIndex(const std::str
 
 int64_t TensorView::NumElements() const { return int64_t(bytes.size() / BytesOf(type)); }
 
+bool TensorView::IsFloat() const {
+  return type == TensorType::kF32 || type == TensorType::kF16 || type == TensorType::kBF16;
+}
+
 std::vector<float> TensorView::ToFloats() const {
   switch (type) {
     case TensorType::kF32: return Widen<float, float>(bytes, [](float x) { return x; });
     case TensorType::kF16: return Widen<uint16_t, float>(bytes, FloatFromF16);
     case TensorType::kBF16: return Widen<uint16_t, float>(bytes, FloatFromBf16);
-    case TensorType::kI32:
-    case TensorType::kI64:
-    case TensorType::kI8:
-    case TensorType::kU8: break;
+    default: break;
   }
-  LSSAR_CHECK(false);  // ToFloats of an integer tensor
+  LSSAR_CHECK(false);  // ToFloats of another type
   return {};
 }
 
@@ -275,11 +288,9 @@ std::vector<int32_t> TensorView::ToInts() const {
     case TensorType::kI64: return Widen<int64_t, int32_t>(bytes, narrow);
     case TensorType::kI8: return Widen<int8_t, int32_t>(bytes, narrow);
     case TensorType::kU8: return Widen<uint8_t, int32_t>(bytes, narrow);
-    case TensorType::kF32:
-    case TensorType::kF16:
-    case TensorType::kBF16: break;
+    default: break;
   }
-  LSSAR_CHECK(false);  // ToInts of a float tensor
+  LSSAR_CHECK(false);  // ToInts of another type
   return {};
 }
 
@@ -455,16 +466,17 @@ absl::StatusOr<TensorFile> TensorFile::OpenModel(const std::string& directory) {
   }
   RETURN_IF_ERROR(shard_of.status());
 
-  std::set<std::string> shards;
-  for (const auto& [tensor, shard] : *shard_of) shards.insert(shard);
+  std::map<std::string, std::vector<std::string>> tensors_of;
+  for (const auto& [tensor, shard] : *shard_of) tensors_of[shard].push_back(tensor);
   TensorFile file;
-  for (const std::string& shard : shards) {
+  for (const auto& [shard, tensors] : tensors_of) {
+    const auto is_there = [&](const std::string& tensor) { return file.Find(tensor) != nullptr; };
+    auto wrong = std::ranges::find_if(tensors, is_there);  // in an earlier shard
     RETURN_IF_ERROR(file.Add(StrCat(directory, "/", shard)));
-  }
-  for (const auto& [tensor, shard] : *shard_of) {
-    if (file.Find(tensor) == nullptr) {
+    if (wrong == tensors.end()) wrong = std::ranges::find_if_not(tensors, is_there);
+    if (wrong != tensors.end()) {
       return absl::InvalidArgumentError(
-          StrCat(index_path, ": tensor \"", ShortName(tensor), "\" is not in ", ShortName(shard)));
+          StrCat(index_path, ": tensor \"", ShortName(*wrong), "\" is not in ", ShortName(shard)));
     }
   }
   for (const auto& [tensor, view] : file.tensors_) {

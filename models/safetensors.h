@@ -21,8 +21,23 @@
 
 namespace lssar {
 
-// The format's element types that are read; a file with another one is refused.
-enum class TensorType : uint8_t { kF32, kF16, kBF16, kI32, kI64, kI8, kU8 };
+// The format's element types of whole bytes; a file with another one is refused. Weights have the
+// first seven; masks and tables that no model needs have the others too.
+enum class TensorType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kI32,
+  kI64,
+  kI8,
+  kU8,
+  kBool,
+  kF64,
+  kI16,
+  kU16,
+  kU32,
+  kU64
+};
 
 // "F32", "I64", ...: the format's names.
 std::string_view NameOf(TensorType type);
@@ -34,9 +49,11 @@ struct TensorView {
   std::span<const std::byte> bytes;
 
   int64_t NumElements() const;
-  // Requires  a float type
+  // F32, F16 or BF16.
+  bool IsFloat() const;
+  // Requires  F32, F16 or BF16
   std::vector<float> ToFloats() const;
-  // Requires  an integer type whose values fit
+  // Requires  I32, I64, I8 or U8, whose values fit
   std::vector<int32_t> ToInts() const;
 };
 

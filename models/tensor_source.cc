@@ -135,23 +135,36 @@ const TensorView* TensorSource::Find(const std::string& name) {
 const TensorView* TensorSource::Join(const std::vector<std::string>& parts) {
   view_ = {};
   bytes_.clear();
+  std::vector<const TensorView*> tensors;
+  bool is_one_type = true;
   for (const std::string& part : parts) {
     const TensorView* const tensor = file_.Find(part);
     if (tensor == nullptr) return nullptr;
-    if (view_.shape.empty()) {
-      view_ = {.type = tensor->type, .shape = tensor->shape, .bytes = {}};
-    } else if (tensor->type != view_.type || tensor->shape.size() != view_.shape.size() ||
-               !std::equal(tensor->shape.begin() + 1, tensor->shape.end(),
-                           view_.shape.begin() + 1)) {
+    const TensorView& first = tensors.empty() ? *tensor : *tensors.front();
+    if (tensor->shape.empty()) return nullptr;
+    const bool is_float = tensor->IsFloat() && first.IsFloat();
+    if ((tensor->type != first.type && !is_float) || tensor->shape.size() != first.shape.size() ||
+        !std::equal(tensor->shape.begin() + 1, tensor->shape.end(), first.shape.begin() + 1)) {
       status_ = absl::InvalidArgumentError(StrCat(file_.Paths().front(), ": tensor \"", part,
                                                   "\" has another type or row than \"",
                                                   parts.front(), "\""));
       return nullptr;
-    } else {
-      view_.shape[0] += tensor->shape[0];
     }
-    if (view_.shape.empty()) return nullptr;
-    bytes_.insert(bytes_.end(), tensor->bytes.begin(), tensor->bytes.end());
+    is_one_type = is_one_type && tensor->type == first.type;
+    tensors.push_back(tensor);
+  }
+  view_ = {.type = tensors.front()->type, .shape = tensors.front()->shape, .bytes = {}};
+  view_.shape[0] = 0;
+  if (!is_one_type) view_.type = TensorType::kF32;  // holds the values of each
+  for (const TensorView* const tensor : tensors) {
+    view_.shape[0] += tensor->shape[0];
+    if (is_one_type) {
+      bytes_.insert(bytes_.end(), tensor->bytes.begin(), tensor->bytes.end());
+    } else {
+      const std::vector<float> values = tensor->ToFloats();
+      const auto bytes = std::as_bytes(std::span(values));
+      bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    }
     file_.Release(*tensor);
   }
   view_.bytes = bytes_;

@@ -32,7 +32,7 @@ class TensorSource {
   // The tensors that Find was never asked for, without masks and tables that are no parameters.
   std::vector<std::string> Unused() const;
 
-  // Errors  INVALID_ARGUMENT: parts of one tensor differ in type or columns
+  // Errors  INVALID_ARGUMENT: parts of one tensor differ in columns, or in a type that is no float
   const absl::Status& status() const { return status_; }
 
  private:

@@ -3,13 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/str_cat.h"
+#include "kernels/float_bits.h"
 #include "models/checkpoint.h"
 #include "models/config.h"
+#include "models/tensor_source.h"
 #include "tests/models/fixture.h"
 
 namespace lssar {
@@ -334,6 +339,94 @@ TEST(HfDirectoryTest, LogitsEqualThoseOfTransformers) {
     }
   }
   EXPECT_EQ(num_directories, 20);
+}
+
+// The reference's error of a directory whose tensors `change` has changed. Empty: it loads.
+std::string ErrorAfter(const std::string& name,
+                       const std::function<void(std::vector<testing::RawTensor>*)>& change) {
+  const ScratchDirectory directory;
+  directory.CopyFrom("tests/models/hf/" + name);
+  std::vector<testing::RawTensor> tensors =
+      testing::ReadTensors(directory.Path("model.safetensors"));
+  change(&tensors);
+  directory.Write("model.safetensors", testing::MakeSafetensors(tensors));
+  const auto backend = testing::NewBackend("reference");
+  const auto loaded =
+      LoadCheckpoint(directory.Path(), backend.get(), {.max_num_batched_tokens = 8});
+  if (!loaded.ok()) return MessageOf(loaded.status());
+  const auto report = SelfCheck(directory.Path(), *loaded, backend.get(), DType::kF32, 16);
+  return report.ok() ? "" : MessageOf(report.status());
+}
+
+// Masks and frequencies that older versions of transformers wrote.
+TEST(HfDirectoryTest, BuffersOfAnyTypeAreIgnored) {
+  const std::vector<std::pair<std::string, size_t>> types{{"F64", 8}, {"U64", 8}, {"U32", 4},
+                                                          {"I16", 2}, {"U16", 2}, {"BOOL", 1}};
+  for (const auto& [type, num_bytes] : types) {
+    const auto add = [&](const std::string& name, int64_t count) {
+      return [&, name, count](std::vector<testing::RawTensor>* tensors) {
+        tensors->insert(tensors->begin(),
+                        {name, type, {count, 8}, std::string(size_t(count) * 8 * num_bytes, '\1')});
+      };
+    };
+    EXPECT_EQ(ErrorAfter("gpt2", add("transformer.h.0.attn.bias", 4)), "") << type;
+    EXPECT_EQ(ErrorAfter("gpt_neox", add("gpt_neox.layers.1.attention.bias", 4)), "") << type;
+    EXPECT_EQ(ErrorAfter("llama", add("model.layers.0.self_attn.rotary_emb.inv_freq", 4)), "");
+    EXPECT_THAT(ErrorAfter("llama", add("model.layers.0.self_attn.rotary_emb.scale", 4)),
+                HasSubstr(StrCat("is unexpected: ", type, " [4, 8]")));
+  }
+}
+
+TEST(HfDirectoryTest, WeightsMustBeFloats) {
+  for (const std::string type : {"F64", "BOOL", "I16"}) {
+    const auto change = [&](std::vector<testing::RawTensor>* tensors) {
+      auto& norm = *std::ranges::find_if(
+          *tensors, [](const auto& each) { return each.name == "model.norm.weight"; });
+      const size_t num_bytes = type == "F64" ? 8 : type == "I16" ? 2 : 1;
+      norm = {norm.name, type, norm.shape, std::string(size_t(norm.shape[0]) * num_bytes, '\1')};
+      std::ranges::rotate(*tensors, tensors->begin() + (&norm - tensors->data()));
+    };
+    EXPECT_THAT(ErrorAfter("llama", change),
+                HasSubstr(StrCat("model.norm.weight\" has dtype ", type, ", must be F32")));
+  }
+}
+
+// As `lssar import`, which takes the wider type.
+TEST(TensorSourceTest, PartsOfTwoTypesAreJoined) {
+  const ScratchDirectory directory;
+  ModelConfig config;
+  config.tensor_names = ModelConfig::TensorNames::kLlama;
+  const auto bits = [](uint16_t first, uint16_t second) {
+    const uint16_t both[] = {first, second};
+    return std::string(reinterpret_cast<const char*>(both), sizeof(both));
+  };
+  const std::string prefix = "model.layers.0.self_attn.";
+  const auto open = [&](const testing::RawTensor& v) {
+    const std::string path = directory.Write(
+        "m.safetensors",
+        testing::MakeSafetensors(
+            {v,
+             {prefix + "q_proj.weight", "F16", {1, 2}, bits(F16FromFloat(0.1f), F16FromFloat(2))},
+             {prefix + "k_proj.weight", "BF16", {1, 2}, bits(Bf16FromFloat(3), Bf16FromFloat(4))},
+             {"model.embed_tokens.weight", "F16", {1, 1}, std::string(2, '\0')}}));
+    return TensorFile::Open(path);
+  };
+  const auto file =
+      open({prefix + "v_proj.weight", "F32", {2, 2}, testing::FloatBytes({5, 6, 7, 8})});
+  ASSERT_TRUE(file.ok()) << file.status();
+  TensorSource source(*file, config);
+  const TensorView* const joined = source.Find("h.0.attn.c_attn.weight");
+  ASSERT_NE(joined, nullptr) << source.status();
+  EXPECT_EQ(joined->type, TensorType::kF32);
+  EXPECT_THAT(joined->shape, ElementsAre(4, 2));
+  EXPECT_THAT(joined->ToFloats(),
+              ElementsAre(FloatFromF16(F16FromFloat(0.1f)), 2, 3, 4, 5, 6, 7, 8));
+
+  const auto wrong = open({prefix + "v_proj.weight", "I32", {1, 2}, testing::FloatBytes({5, 6})});
+  ASSERT_TRUE(wrong.ok()) << wrong.status();
+  TensorSource refused(*wrong, config);
+  EXPECT_EQ(refused.Find("h.0.attn.c_attn.weight"), nullptr);
+  EXPECT_THAT(MessageOf(refused.status()), HasSubstr("v_proj.weight\" has another type or row"));
 }
 
 }  // namespace

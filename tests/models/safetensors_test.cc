@@ -9,9 +9,12 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/str_cat.h"
 #include "tests/models/fixture.h"
 
 namespace lssar {
@@ -73,6 +76,8 @@ TEST(SafetensorsTest, ReadsEveryType) {
                        {"f16", "F16", {2}, std::string("\x00\x3C\x01\x80", 4)},
                        {"bf16", "BF16", {1}, std::string("\x80\x3F", 2)},
                        {"u8", "U8", {2}, "\xFF\x01"},
+                       {"i16", "I16", {1}, "\x01\x02"},
+                       {"bool", "BOOL", {2, 1}, std::string("\0\x01", 2)},
                        {"none", "U8", {0, 3}, ""}}));
   const absl::StatusOr<TensorFile> file = TensorFile::Open(path);
   ASSERT_TRUE(file.ok()) << file.status().message();
@@ -84,6 +89,8 @@ TEST(SafetensorsTest, ReadsEveryType) {
   EXPECT_THAT(file->Find("i32")->ToInts(), ElementsAre(7));
   EXPECT_THAT(file->Find("u8")->ToInts(), ElementsAre(255, 1));
   EXPECT_EQ(file->Find("none")->NumElements(), 0);
+  EXPECT_EQ(NameOf(file->Find("i16")->type), "I16");
+  EXPECT_EQ(file->Find("bool")->NumElements(), 2);
   EXPECT_EQ(file->Find("f33"), nullptr);
   EXPECT_THAT(file->Paths(), ElementsAre(path));
 }
@@ -121,7 +128,7 @@ TEST(SafetensorsTest, BadHeaders) {
       {MakeRawSafetensors("{\"a\xFF\":1}", 0), {"not JSON"}},
       {MakeRawSafetensors("{\"a\":1}", 0), {"\"a\"", "must be a JSON object"}},
       {MakeRawSafetensors(R"({"__metadata__":{"x":1}})", 0), {"__metadata__", "x is 1", "string"}},
-      {MakeRawSafetensors(entry("F64", "[1]", "[0,8]"), 8), {"\"a\"", "F64", "F32, F16"}},
+      {MakeRawSafetensors(entry("F8_E4M3", "[8]", "[0,8]"), 8), {"\"a\"", "F8_E4M3", "F32, F16"}},
       {MakeRawSafetensors(entry("F32", "[1]", "[0,8]"), 8), {"span 8 bytes", "F32 [1] takes 4"}},
       {MakeRawSafetensors(entry("F32", "[-1]", "[0,4]"), 4), {"shape", "non-negative"}},
       {MakeRawSafetensors(entry("F32", "[1.5]", "[0,4]"), 4), {"shape", "integers"}},
@@ -286,6 +293,8 @@ TEST_F(ShardTest, BadIndex) {
               AllOf(HasSubstr("\"c\""), HasSubstr("not in two.safetensors")));
   EXPECT_THAT(MessageOf(OpenWith(R"({"a": "two.safetensors", "b": "two.safetensors"})").status()),
               HasSubstr("\"a\""));
+  EXPECT_THAT(MessageOf(OpenWith(R"({"a": "two.safetensors", "b": "one.safetensors"})").status()),
+              HasSubstr("tensor \"b\" is not in one.safetensors"));
   EXPECT_THAT(MessageOf(OpenWith(R"({"a": "../one.safetensors"})").status()),
               AllOf(HasSubstr("../one"), HasSubstr("beside the index")));
   EXPECT_THAT(MessageOf(OpenWith(R"({"a": 1})").status()), HasSubstr("must be a string"));
@@ -293,6 +302,20 @@ TEST_F(ShardTest, BadIndex) {
   directory_.Write("model.safetensors.index.json", "{}");
   EXPECT_THAT(MessageOf(TensorFile::OpenModel(directory_.Path()).status()),
               HasSubstr("weight_map is missing"));
+}
+
+TEST(SafetensorsTest, TheBytesOfEveryTypeAreChecked) {
+  for (const auto& [type, num_bytes] : std::vector<std::pair<std::string, size_t>>{
+           {"BOOL", 1}, {"I16", 2}, {"U16", 2}, {"U32", 4}, {"F64", 8}, {"U64", 8}}) {
+    const auto problem = [&](size_t count) {
+      const std::string file = MakeSafetensors({{"a", type, {3}, std::string(count, 'x')}});
+      return StrCat(ParseSafetensorsHeader(std::as_bytes(std::span(file)), "f").status().message());
+    };
+    EXPECT_EQ(problem(3 * num_bytes), "");
+    for (const size_t wrong : {3 * num_bytes - 1, 3 * num_bytes + 1, size_t{0}}) {
+      EXPECT_THAT(problem(wrong), HasSubstr(StrCat("but ", type, " [3] takes ", 3 * num_bytes)));
+    }
+  }
 }
 
 TEST_F(ShardTest, TensorInTwoShards) {

@@ -16,7 +16,8 @@ BF16: DType = np.dtype('V2')
 TYPES: dict[str, DType] = {
     'F64': np.dtype('<f8'), 'F32': np.dtype('<f4'), 'F16': np.dtype('<f2'), 'BF16': BF16,
     'I64': np.dtype('<i8'), 'I32': np.dtype('<i4'), 'I16': np.dtype('<i2'), 'I8': np.dtype('i1'),
-    'U8': np.dtype('u1'), 'BOOL': np.dtype('?'),
+    'U64': np.dtype('<u8'), 'U32': np.dtype('<u4'), 'U16': np.dtype('<u2'), 'U8': np.dtype('u1'),
+    'BOOL': np.dtype('?'),
 }
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 FLOATS = ('F64', 'F32', 'F16', 'BF16')
