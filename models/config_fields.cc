@@ -288,6 +288,12 @@ bool IsHarmlessField(std::string_view name) { return Contains(kHarmless, name); 
 
 bool IsFixedField(std::string_view name) { return FindRow(kFixed, name) != nullptr; }
 
+std::string_view OurFieldOf(std::string_view name) {
+  if (Contains(kRead, name)) return name;
+  const Alias* const alias = FindRow(kAliases, name);
+  return alias == nullptr ? std::string_view() : alias->field;
+}
+
 std::vector<std::string> ReadIgnoredFields(const json& config, JsonFields* fields) {
   std::vector<std::string> ignored;
   const json* names = fields->Array("ignored_fields");
@@ -299,7 +305,7 @@ std::vector<std::string> ReadIgnoredFields(const json& config, JsonFields* field
     }
     ignored.push_back(name.get<std::string>());
     const std::string& field = ignored.back();
-    if (Contains(kRead, field) || FindRow(kAliases, field) || IsFixedField(field)) {
+    if (!OurFieldOf(field).empty() || IsFixedField(field)) {
       fields->Fail(StrCat("ignored_fields names ", field,
                           ", which changes what the model computes; it cannot be ignored"));
     } else if (!config.contains(field)) {

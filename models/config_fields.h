@@ -30,6 +30,9 @@ bool IsHarmlessField(std::string_view name);
 // True if CheckOtherFields refuses the field but for one value.
 bool IsFixedField(std::string_view name);
 
+// The field of ours that a name stands for, of this project or of another program. Empty: none.
+std::string_view OurFieldOf(std::string_view name);
+
 // "ignored_fields": names of fields that change nothing. Fails as CheckOtherFields says.
 std::vector<std::string> ReadIgnoredFields(const nlohmann::json& config, JsonFields* fields);
 

@@ -148,15 +148,19 @@ constexpr Name kCommon[] = {{"vocab_size", "vocab_size"},
                             {"eos_token_id", "eos_token_id"}};
 
 // Fields of BLOOM that say how the same is computed.
-constexpr std::string_view kHarmlessOfBloom[] = {"attention_softmax_in_fp32", "bias_dropout_fusion",
-                                                 "masked_softmax_fusion", "offset_alibi",
+constexpr std::string_view kHarmlessOfBloom[] = {"attention_softmax_in_fp32",
+                                                 "bias_dropout_fusion",
+                                                 "masked_softmax_fusion",
+                                                 "n_inner",
+                                                 "offset_alibi",
                                                  "skip_bias_add"};
 
 // Read by ReadLayers.
 bool IsLayerField(std::string_view name, Window window) {
-  if (name == "sliding_window" || name == "use_sliding_window" || name == "layer_types")
-    return true;
-  if (name == "max_window_layers") return window == Window::kLater || window == Window::kNopeLayers;
+  for (const char* const of_all :
+       {"sliding_window", "use_sliding_window", "layer_types", "max_window_layers"}) {
+    if (name == of_all) return true;
+  }
   return window == Window::kNopeLayers &&
          (name == "no_rope_layers" || name == "no_rope_layer_interval");
 }
@@ -186,7 +190,9 @@ void CheckNoWindow(const json& config, JsonFields* fields) {
   }
   const json length = config.value("max_position_embeddings", json());
   const json window = config.value("sliding_window", json());
-  if (!window.is_null() && !(window.is_number() && length.is_number() && window >= length)) {
+  const bool is_used = config.value("use_sliding_window", json()) != false;
+  if (!window.is_null() && is_used &&
+      !(window.is_number() && length.is_number() && window >= length)) {
     fields->Fail(StrCat("sliding_window is ", QuoteJson(window),
                         ", which is not computed for this model_type; a text of at most so many "
                         "tokens does not need it: write \"max_position_embeddings\": ",
@@ -252,6 +258,42 @@ json ActivationName(const json& name) {
   if (name == "gelu_fast") return "gelu_new";
   if (name == "swish") return "silu";
   return name;
+}
+
+// What the code of a family computes by a field that its class does not read. null: nothing.
+json ComputedValue(std::string_view field, const json& ours) {
+  const std::string name(field);
+  if (ours.contains(name)) return ours[name];
+  const bool is_rotary = ours.value("positions", "rotary") == "rotary";
+  if (field == "partial_rotary_factor") return is_rotary ? json(1) : json();
+  if (field == "num_key_value_heads") return ours.value("n_head", json());
+  if (field == "attention_bias" || field == "mlp_bias") return true;
+  if (field == "attention_out_bias") return ComputedValue("attention_bias", ours);
+  if (field == "mlp_out_bias") return ComputedValue("mlp_bias", ours);
+  if (field == "embedding_norm" || field == "parallel_residual") return false;
+  if (field == "attention_residual_scale" || field == "mlp_residual_scale") return 1;
+  if (field == "unpadded_vocab_size") return ours.value("vocab_size", json());
+  const json size = ours.value("n_embd", json()), heads = ours.value("n_head", json());
+  const bool has_sizes = size.is_number_unsigned() && heads.is_number_unsigned() && heads != 0;
+  if (!has_sizes || size > (1 << 20)) return json();
+  if (field == "n_inner") return 4 * size.get<uint64_t>();
+  const bool is_even = size.get<uint64_t>() % heads.get<uint64_t>() == 0;
+  return field == "head_dim" && is_even ? json(size.get<uint64_t>() / heads.get<uint64_t>())
+                                        : json();
+}
+
+// A field that this project knows and that the class of the family does not read: it may only say
+// what is computed anyway.
+void CheckComputed(const std::string& name, const json& value, std::string_view model_type,
+                   const json& ours, JsonFields* fields) {
+  const std::string_view field = OurFieldOf(name);
+  const json computed = ComputedValue(field, ours);
+  const json given = field == "activation_function" ? ActivationName(value) : value;
+  if (!computed.is_null() && given == computed) return;
+  fields->Fail(StrCat(name, " is ", QuoteJson(value), ", but the code of model_type ", model_type,
+                      computed.is_null() ? " does not read it; it must be absent"
+                                         : StrCat(" computes ", QuoteJson(computed),
+                                                  "; it must be that or absent")));
 }
 
 // Takes the fields out of transformers 5's rope_parameters that older configs have outside.
@@ -350,7 +392,7 @@ absl::StatusOr<json> FromHuggingFaceConfig(const json& config, std::string_view 
   ours.update(family.fixed);
   ours["attention"] = {{"kind", "softmax"}};
   const std::vector<std::string> ignored = ReadIgnoredFields(config, &fields);
-  std::vector<std::string> unknown;
+  std::vector<std::string> unknown, not_read;
   std::map<std::string, std::string> names_of;  // of the fields so far: their names by ours
   for (const auto& [name, value] : config.items()) {
     if (value.is_null() || name == "model_type" || name == "ignored_fields") continue;
@@ -376,6 +418,8 @@ absl::StatusOr<json> FromHuggingFaceConfig(const json& config, std::string_view 
       continue;
     } else if (IsFixedField(name)) {
       ours[name] = value;  // CheckOtherFields refuses all values but one
+    } else if (!OurFieldOf(name).empty()) {
+      not_read.push_back(name);
     } else if (std::ranges::find(ignored, name) == ignored.end()) {
       unknown.push_back(name);
     }
@@ -398,6 +442,9 @@ absl::StatusOr<json> FromHuggingFaceConfig(const json& config, std::string_view 
     ReadRope(std::move(rope), config, &fields, &ours);
   }
   ReadLayers(config, family.window, &fields, &ours);
+  for (const std::string& name : not_read) {
+    CheckComputed(name, config[name], family.model_type, ours, &fields);
+  }
   RETURN_IF_ERROR(fields.status());
   return ours;
 }

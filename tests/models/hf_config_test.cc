@@ -177,6 +177,61 @@ TEST(HfConfigTest, Rejections) {
   json wide = Smol();
   wide["sliding_window"] = 8192;
   EXPECT_TRUE(ParseConfig(wide.dump(), "config.json").ok());
+  wide.update({{"sliding_window", 32}, {"use_sliding_window", false}});
+  EXPECT_TRUE(ParseConfig(wide.dump(), "config.json").ok());
+}
+
+TEST(HfConfigTest, AFieldThatAClassDoesNotReadMaySayWhatIsComputed) {
+  const auto with = [](const json& base, const char* name, const json& value) {
+    json changed = base;
+    changed[name] = value;
+    const auto parsed = ParseConfig(changed.dump(), "config.json");
+    return parsed.ok() ? "" : MessageOf(parsed.status());
+  };
+  const auto check = [&](const char* family, const json& base, const char* name, const json& same,
+                         const json& other, const std::string& computed) {
+    EXPECT_EQ(with(base, name, same), "") << family;
+    const std::string problem = with(base, name, other);
+    EXPECT_THAT(problem, AllOf(HasSubstr(StrCat(name, " is ", other.dump(), ", but the code of ")),
+                               HasSubstr(computed), Not(HasSubstr("ignored_fields"))))
+        << family;
+    json ignored = base;
+    ignored[name] = other;
+    ignored["ignored_fields"] = {name};
+    EXPECT_THAT(RejectionOf(ignored), HasSubstr("it cannot be ignored"));
+  };
+  const auto of = [](const char* model_type, bool has_mlp_bias = false) {
+    json config = Smol();
+    config["model_type"] = model_type;
+    config.erase("attention_bias");
+    if (!has_mlp_bias) config.erase("mlp_bias");
+    return config;
+  };
+  check("llama", Smol(), "partial_rotary_factor", 1.0, 0.5, "llama computes 1;");
+  check("llama", Smol(), "parallel_residual", false, true, "llama computes false;");
+  check("llama", Smol(), "rotary_pct", 1, 0.25, "llama computes 1;");
+  check("llama", Smol(), "layer_norm_eps", 1e-5, 1e-6, "llama computes 1e-05;");
+  check("llama", Smol(), "n_ctx", 8192, 4096, "llama computes 8192;");
+  check("mistral", of("mistral"), "mlp_bias", false, true, "mistral computes false;");
+  check("mistral", of("mistral"), "attention_bias", false, true, "mistral computes false;");
+  check("qwen2", of("qwen2"), "attention_bias", true, false, "qwen2 computes true;");
+  check("qwen2", of("qwen2"), "mlp_bias", false, true, "qwen2 computes false;");
+  check("qwen3", of("qwen3"), "mlp_bias", false, true, "qwen3 computes false;");
+  check("smollm3", of("smollm3"), "embedding_norm", false, true, "smollm3 computes false;");
+  json neox = of("gpt_neox");
+  for (const char* const of_llama : {"num_key_value_heads", "rms_norm_eps"}) neox.erase(of_llama);
+  check("gpt_neox", neox, "num_key_value_heads", 9, 3, "gpt_neox computes 9;");
+  check("gpt_neox", neox, "head_dim", 64, 32, "gpt_neox computes 64;");
+  check("gpt_neox", neox, "mlp_bias", true, false, "gpt_neox computes true;");
+  const json gpt2 = {{"model_type", "gpt2"}, {"n_embd", 64},        {"n_head", 4},
+                     {"n_layer", 2},         {"n_positions", 1024}, {"vocab_size", 50257}};
+  check("gpt2", gpt2, "embedding_norm", false, true, "gpt2 computes false;");
+  check("gpt2", gpt2, "attention_bias", true, false, "gpt2 computes true;");
+  check("gpt2", gpt2, "hidden_size", 64, 32, "gpt2 computes 64;");
+  EXPECT_THAT(with(gpt2, "rope_theta", 10000),
+              HasSubstr("gpt2 does not read it; it must be absent"));
+  EXPECT_THAT(with(gpt2, "partial_rotary_factor", 1), HasSubstr("does not read it"));
+  for (const json& base : {Smol(), gpt2}) EXPECT_EQ(with(base, "max_window_layers", 28), "");
 }
 
 json Of(const char* model_type, const json& more) {

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -790,7 +791,7 @@ class GgufRefusedTest(Folder):
         self.run_import(source, ignored={'new_thing', 'other thing'})
         self.refused('--ignore rms_norm_eps: must name a field', self.run_import, source,
                      ignored={'new_thing', 'other thing', 'rms_norm_eps'})
-        for field, value in {'rope_interleaved': True, 'sliding_window': 4096, 'use_mrope': True,
+        for field, value in {'rope_interleaved': True, 'sliding_window': 32, 'use_mrope': True,
                              'layer_types': ['sliding_attention'] * 2, 'hidden_act': 'tanh',
                              'is_encoder_decoder': True,
                              'rope_scaling': {'rope_type': 'foo', 'factor': 2.0}}.items():
@@ -830,7 +831,7 @@ class GgufRefusedTest(Folder):
                  {'rope_parameters': None, 'original_max_position_embeddings': 64,
                   'rope_scaling': {'type': 'longrope', **factors,
                                    'original_max_position_embeddings': 32}}),
-                ('(?s)not known.*partial_rotary_factor": 0.5',
+                ('partial_rotary_factor is 0.5, but the code of model_type llama computes 1',
                  {'rope_parameters': {**linear, 'partial_rotary_factor': 0.5}}),
                 ('rope_scaling is .*4.0.*, but rope_parameters is .*2.0.*; they must say the same',
                  {'rope_parameters': linear, 'rope_scaling': {'type': 'linear', 'factor': 4.0}})):
@@ -910,15 +911,142 @@ class GgufRefusedTest(Folder):
     def test_our_names_in_a_hugging_face_config(self):
         weights = plain_models.llama_weights(CONFIG)
         for field, value in (('partial_rotary_factor', 0.5), ('rope_layout', 'interleaved'),
-                             ('n_inner', 96), ('attention', {'kind': 'lssa'})):
+                             ('n_inner', 100)):
             source = self.write_hugging_face('ours', {**CONFIG, field: value}, weights)
-            self.refused(f'(?s)not known.*"{field}"', self.run_import, source)
+            self.refused(f'{field} is .*, but the code of model_type llama computes',
+                         self.run_import, source)
+        for kind in 'lssa', 'softmax':
+            source = self.write_hugging_face('ours', {**CONFIG, 'attention': {'kind': kind}},
+                                             weights)
+            self.refused('(?s)not known.*"attention"', self.run_import, source)
+        same = {'partial_rotary_factor': 1.0, 'rope_layout': 'half', 'n_inner': 96}
+        self.run_import(self.write_hugging_face('ours', {**CONFIG, **same}, weights))
         for flag in 1, 'true':
             source = self.write_hugging_face('flag', {
                 **CONFIG, 'model_type': 'qwen2', 'use_sliding_window': flag, 'sliding_window': 4,
                 'max_window_layers': 0}, weights)
             self.refused('use_sliding_window is .*; must be true or false', self.run_import,
                          source)
+
+
+class ImportAndServerTest(Folder):
+    """`lssar import` and the server say the same of a Hugging Face directory."""
+
+    def problems(self, source):
+        """(error of the import, error of the server), '' for none."""
+        found = []
+        for run in (lambda: self.run_import(source),
+                    lambda: served.running(SERVER, source, '--max-model-len', '64',
+                                           '--threads', '1').__enter__()):
+            try:
+                run()
+                found.append('')
+            except CheckpointError as error:
+                found.append(str(error))
+        return found
+
+    def check(self, pattern, source):
+        """Both errors have the pattern, or, without one, there is none."""
+        for who, problem in zip(('import', 'server'), self.problems(source)):
+            if pattern is None:
+                self.assertEqual(problem, '', (who, source))
+            else:
+                self.assertRegex(problem, pattern, (who, source))
+
+    def test_fields(self):
+        qwen2, mistral = ({**CONFIG, 'model_type': name} for name in ('qwen2', 'mistral'))
+        weights = plain_models.llama_weights(CONFIG)
+        cases = (
+            (None, CONFIG, {'sliding_window': 64}),
+            (None, CONFIG, {'sliding_window': 100}),
+            (None, CONFIG, {'sliding_window': 32, 'use_sliding_window': False}),
+            ('sliding_window is 32', CONFIG, {'sliding_window': 32}),
+            (None, mistral, {'sliding_window': 64}),
+            (None, CONFIG, {'max_window_layers': 28}),
+            (None, CONFIG, {'partial_rotary_factor': 1.0, 'n_ctx': 64}),
+            ('n_ctx is 32, but the code of model_type llama computes 64;', CONFIG, {'n_ctx': 32}),
+            ('partial_rotary_factor is 0.5, but the code of model_type llama computes 1;', CONFIG,
+             {'partial_rotary_factor': 0.5}),
+            (None, mistral, {'mlp_bias': False, 'attention_bias': False, 'sliding_window': None}),
+            (None, qwen2, {'attention_bias': True, 'mlp_bias': False}),
+            ('new_thing', CONFIG, {'new_thing': 3}),
+            (None, CONFIG, {'num_experts': 0, 'attn_logit_softcapping': None, 'alibi': False}),
+            ('num_experts', CONFIG, {'num_experts': 8}),
+            ('clip_qkv', CONFIG, {'clip_qkv': 8}),
+            (None, CONFIG, {'new_thing': 3, 'ignored_fields': ['new_thing']}),
+            ('ignored_fields names "?new_thing"?, which', CONFIG,
+             {'ignored_fields': ['new_thing']}),
+            ('ignored_fields names "?clip_qkv"?, which changes what the model computes', CONFIG,
+             {'clip_qkv': 8, 'ignored_fields': ['clip_qkv']}),
+            ('ignored_fields names "?rms_norm_eps"?, which changes what', CONFIG,
+             {'ignored_fields': ['rms_norm_eps']}),
+            ('ignored_fields names "?mlp_kind"?, which changes what', CONFIG,
+             {'mlp_kind': 'plain', 'ignored_fields': ['mlp_kind']}),
+            ('ignored_fields holds 3, must hold|ignored_fields holds 3; must hold', CONFIG,
+             {'ignored_fields': [3]}),
+            ('config.json: not JSON', CONFIG, {'rms_norm_eps': float('nan')}),
+            ('config.json: not JSON', CONFIG, {'new_thing': float('inf')}))
+        for pattern, base, fields in cases:
+            with self.subTest(base['model_type'], **fields):
+                own = plain_models.llama_weights(base) if base is qwen2 else weights
+                self.check(pattern, self.write_hugging_face('fields', {**base, **fields}, own))
+
+    def test_indices(self):
+        weights = plain_models.llama_weights(CONFIG)
+        folder = pathlib.Path(self.write_hugging_face('shards', CONFIG, weights))
+        (folder / 'model.safetensors').unlink()
+        parts = dict(list(weights.items())[::2]), dict(list(weights.items())[1::2])
+        files = 'one.safetensors', 'two.safetensors'
+        for part, file in zip(parts, files):
+            tensor_file.write(str(folder / file), [
+                tensor_file.output_of(each, tensor) for each, tensor in part.items()], {})
+        index = {each: file for part, file in zip(parts, files) for each in part}
+        first, second = list(parts[0])[1], list(parts[1])[1]
+        for pattern, changed in (
+                (None, index),
+                (f'tensor "{first}" is in a shard, but not in the index',
+                 {each: file for each, file in index.items() if each != first}),
+                (f'tensor "{first}" is not in two.safetensors', {**index, first: files[1]}),
+                (f'tensor "{second}" is not in one.safetensors', {**index, second: files[0]}),
+                ('tensor "nothing" is not in one', {**index, 'nothing': files[0]})):
+            (folder / 'model.safetensors.index.json').write_text(
+                json.dumps({'weight_map': changed}))
+            self.check(pattern, folder)
+
+    def test_types_of_tensors(self):
+        weights = plain_models.llama_weights(CONFIG)
+        projection = 'model.layers.0.self_attn.{}_proj.weight'
+        half = {projection.format('q'): weights[projection.format('q')].astype(np.float16)}
+        for name in 'F64', 'BOOL', 'I16', 'U32':
+            buffer = (1 / 50000 ** (np.arange(8) / 8)) if name == 'F64' else np.ones(
+                (1, 1, 8, 8), arrays.TYPES[name])
+            buffer = np.tril(buffer) if buffer.ndim > 1 else buffer
+            last = 'rotary_emb.inv_freq' if buffer.ndim == 1 else 'attn.bias'
+            source = self.write_hugging_face('types', CONFIG, {
+                f'model.layers.0.self_attn.{last}' if buffer.ndim == 1 else
+                f'model.layers.0.{last}': buffer, **weights, **half})
+            self.check(None, source)
+        norm = 'model.norm.weight'
+        for name in 'BOOL', 'I16':
+            source = self.write_hugging_face('types', CONFIG, {
+                **weights, norm: weights[norm].astype(arrays.TYPES[name])})
+            self.check(f'"{norm}" has (d?type) {name}', source)
+
+    def test_the_names_of_fields_are_those_of_the_server(self):
+        source = (ROOT / 'models/config_fields.cc').read_text()
+
+        def table(name):
+            return source.partition(f' {name}[] = {{')[2].partition('\n};')[0]
+
+        aliases = dict(re.findall(r'{"(\w+)", "(\w+)"}', table('kAliases')))
+        self.assertEqual(aliases, sources.OTHER_NAMES)
+        fixed = {name: json.loads(value.replace('\\"', '"')) for name, value in re.findall(
+            r'{"(\w+)",\s+"((?:\\"|[^"])*)"', table('kFixed'))}
+        self.assertEqual(len(fixed), table('kFixed').count('{"'))
+        self.assertEqual(fixed, sources.FIXED_FIELDS)
+        read = set(re.findall(r'"(\w+)"', table('kRead')))
+        self.assertEqual(read - {'ignored_fields', 'linear_layout', 'tensor_names'},
+                         set(settings.FIELDS))
 
 
 # config.json of published models, every field, and what is asked about it.

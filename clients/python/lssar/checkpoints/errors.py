@@ -1,6 +1,7 @@
 """The error of this package, and checked access to files and JSON."""
 
 import json
+import math
 import os
 import stat
 import typing
@@ -58,12 +59,23 @@ def _unique(pairs: list[tuple[str, object]]) -> JsonObject:
     return members
 
 
+def _refuse(word: str) -> typing.NoReturn:
+    """NaN and Infinity, which Python would take and the server does not."""
+    raise ValueError(f'{word} is no number')
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text[:100])
+
+
 def parse_json_object(text: bytes, source: str) -> JsonObject:
     """The object in `text`. Errors: CheckpointError that starts with `source`."""
     if len(text) > MAX_JSON_BYTES:
         raise CheckpointError(f'{source}: {len(text)} bytes of JSON; the limit is {MAX_JSON_BYTES}')
     try:
-        parsed: object = json.loads(text, object_pairs_hook=_unique)
+        parsed: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse,
+                                    parse_float=_finite)
     except CheckpointError as error:
         raise CheckpointError(f'{source}: {error}') from None
     except (ValueError, RecursionError) as error:

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -372,7 +372,7 @@ HARMLESS = frozenset((
     'forced_eos_token_id', 'gradient_checkpointing', 'hidden_dropout', 'id2label',
     'initializer_range', 'is_decoder', 'is_llama_config',
     'keys_to_ignore_at_inference', 'label2id', 'length_penalty', 'linear_layout', 'mask_token_id',
-    'max_length', 'max_window_layers', 'min_length', 'model_type', 'n_ctx', 'no_repeat_ngram_size',
+    'max_length', 'max_window_layers', 'min_length', 'model_type', 'no_repeat_ngram_size',
     'num_beam_groups', 'num_beams', 'num_return_sequences', 'output_attentions',
     'output_hidden_states', 'output_scores', 'pad_token_id', 'prefix', 'pretraining_tp',
     'problem_type', 'pruned_heads', 'remove_invalid_values', 'reorder_and_upcast_attn',
@@ -383,6 +383,38 @@ HARMLESS = frozenset((
     'tokenizer_class', 'top_k', 'top_p', 'torch_dtype', 'torchscript',
     'transformers.js_config', 'transformers_version', 'typical_p', 'unk_token_id',
     'unsloth_fixed', 'unsloth_version', 'use_bfloat16', 'use_cache'))
+# The server's tables of models/config_fields.cc: other programs' names of our fields, and fields
+# that make another function unless they have one value.
+OTHER_NAMES: Mapping[str, str] = {
+    'hidden_size': 'n_embd', 'num_hidden_layers': 'n_layer', 'num_attention_heads': 'n_head',
+    'intermediate_size': 'n_inner', 'max_position_embeddings': 'n_positions',
+    'hidden_act': 'activation_function', 'hidden_activation': 'activation_function',
+    'rms_norm_eps': 'layer_norm_epsilon', 'layer_norm_eps': 'layer_norm_epsilon',
+    'norm_eps': 'layer_norm_epsilon', 'use_parallel_residual': 'parallel_residual',
+    'rotary_pct': 'partial_rotary_factor', 'rotary_emb_base': 'rope_theta',
+    'n_ctx': 'n_positions', 'block_size': 'n_positions', 'max_seq_len': 'n_positions',
+    'n_kv_head': 'num_key_value_heads', 'model_dim': 'n_embd', 'num_layers': 'n_layer',
+    'num_heads': 'n_head', 'logit_softcap': 'final_logit_softcapping',
+    'padded_vocab_size': 'vocab_size'}
+FIXED_FIELDS: Mapping[str, object] = {
+    'scale_attn_weights': True, 'scale_attn_by_inverse_layer_idx': False,
+    'add_cross_attention': False, 'is_encoder_decoder': False, 'tie_encoder_decoder': False,
+    'bias': None, 'attn_scale': None, 'learned_positions': False, 'value_embeddings': False,
+    'value_residual': False, 'unet_skips': False, 'x0_lambdas': None, 'resid_lambdas': None,
+    'attn_logit_softcapping': None, 'sliding_window': None, 'sliding_window_pattern': None,
+    'use_sliding_window': False, 'layer_types': None, 'attention_chunk_size': None,
+    'clip_qkv': None, 'query_pre_attn_scalar': None, 'attention_multiplier': None,
+    'embedding_multiplier': 1, 'residual_multiplier': 1, 'logits_scaling': 1, 'logit_scale': 1,
+    'scale_emb': 1, 'scale_depth': None, 'rope_parameters': None, 'rope_local_base_freq': None,
+    'rope_interleaved': False, 'rotary_interleaved': False, 'rotary_dim': None,
+    'no_rope_layers': None, 'no_rope_layer_interval': None, 'use_qk_norm': False,
+    'qk_layernorm': False, 'qkv_bias': None, 'skip_bias_add_qkv': False, 'slow_but_exact': False,
+    'use_mrope': False, 'use_bias': None, 'lm_head_bias': False, 'num_experts': 0,
+    'num_local_experts': 0, 'n_routed_experts': 0, 'num_experts_per_tok': 0, 'alibi': False,
+    'rotary': True, 'parallel_attn': None, 'multi_query': False, 'new_decoder_architecture': False,
+    'position_embedding_type': 'rope', 'apply_residual_connection_post_layernorm': False,
+    'norm_type': None, 'normalization_type': None, 'use_rms_norm': None, 'use_post_norm': False,
+    'layernorm_embedding': False, 'mlp': None, 'glu': None}
 # Fields that must have these values in every family.
 MUST_BE: Mapping[str, tuple[object, ...]] = {
     'add_cross_attention': (False,), 'is_encoder_decoder': (False,),
@@ -476,6 +508,75 @@ def _eos(value: object, path: str) -> int | None:
     return value
 
 
+def _ignored_fields(config: JsonObject, known: Callable[[str], bool], path: str) -> set[str]:
+    """What `ignored_fields` names: fields that change nothing. Errors: CheckpointError for one that
+    changes what the model computes, as the server's.
+    """
+    listed = config.get('ignored_fields')
+    if listed is None:
+        return set()
+    if not isinstance(listed, list):
+        raise CheckpointError(f'{path}: ignored_fields is {show(listed)}; must be a list of names')
+    for name in listed:
+        if not isinstance(name, str):
+            raise CheckpointError(f'{path}: ignored_fields holds {show(name)}; must hold names of '
+                                  'fields')
+        if known(name) or name in OTHER_NAMES or name in FIXED_FIELDS:
+            raise CheckpointError(f'{path}: ignored_fields names {quote(name)}, which changes what '
+                                  'the model computes; it cannot be ignored')
+        if name not in config:
+            raise CheckpointError(f'{path}: ignored_fields names {quote(name)}, which the file '
+                                  'does not have')
+    return set(listed)
+
+
+def _is_fixed(name: str, value: object) -> bool:
+    """Whether a field of FIXED_FIELDS has the value that is computed."""
+    fixed = FIXED_FIELDS.get(name)
+    return fixed is not None and fixed == value and isinstance(fixed, bool) is isinstance(
+        value, bool)
+
+
+def _computed(field: str, family: Family, recorded: JsonObject) -> object:
+    """What the code of a family computes by a field of ours that its class does not read. None:
+    nothing.
+    """
+    has_bias, is_rotary = family.rules is not names.LLAMA, family.rules in (names.LLAMA, names.NEOX)
+    known: JsonObject = {
+        'attention_residual_scale': 1, 'mlp_residual_scale': 1, 'parallel_residual': False,
+        'embedding_norm': False, 'partial_rotary_factor': 1 if is_rotary else None,
+        'attention_bias': has_bias, 'mlp_bias': has_bias, **family.fixed, **recorded}
+    known = {'attention_out_bias': known['attention_bias'], 'mlp_out_bias': known['mlp_bias'],
+             **known}
+    if field in known:
+        return known[field]
+    size, heads = recorded.get('n_embd'), recorded.get('n_head')
+    if type(size) is not int or type(heads) is not int or heads < 1:
+        return None
+    return {'num_key_value_heads': heads, 'n_inner': 4 * size,
+            'head_dim': None if size % heads else size // heads,
+            'unpadded_vocab_size': recorded.get('vocab_size')}.get(field)
+
+
+def _check_computed(name: str, value: object, family: Family, recorded: JsonObject,
+                    config: JsonObject, path: str) -> None:
+    """A field that the class of the family does not read may only say what is computed anyway.
+
+    Errors: CheckpointError.
+    """
+    field = OTHER_NAMES.get(name, name)
+    computed = _computed(field, family, recorded)
+    if field == 'activation_function':
+        value = ACTIVATIONS.get(str(value), value)
+    if computed is not None and computed == value and (
+            isinstance(computed, bool) is isinstance(value, bool)):
+        return
+    raise CheckpointError(
+        f'{path}: {name} is {show(value)}, but the code of model_type {config["model_type"]} '
+        + ('does not read it; it must be absent' if computed is None else
+           f'computes {show(computed)}; it must be that or absent'))
+
+
 def _check_names(config: JsonObject, family: Family, path: str) -> None:
     """Errors: CheckpointError where two names of one field have different values."""
     names_of: dict[str, str] = {}
@@ -499,9 +600,13 @@ def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
     _check_names(config, family, path)
     recorded: JsonObject = {}
     unknown: JsonObject = {}
+    not_read: JsonObject = {}
+    listed = _ignored_fields(config, lambda name: name in FIELDS or name in family.fields
+                             or name in family.must_be or name in LAYER_FIELDS, path)
     for name, value in {**family.defaults, **config}.items():
         must_be = family.must_be.get(name, MUST_BE.get(name))
-        if value is None or name in HARMLESS or name in family.harmless:
+        if value is None or name in HARMLESS or name in family.harmless or name in listed or (
+                name == 'ignored_fields'):
             continue
         if must_be is not None:
             if value not in must_be:
@@ -520,9 +625,13 @@ def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
             recorded['activation_function'] = ACTIVATIONS[str(value)]
         elif name in family.fields or name == 'bos_token_id':
             recorded[family.fields.get(name, name)] = value
-        else:
+        elif name in FIELDS and name != 'attention' or name in OTHER_NAMES:
+            not_read[name] = value
+        elif not _is_fixed(name, value):
             unknown[name] = value
     refuse_unknown(path, unknown, ignored)
+    for name, value in not_read.items():
+        _check_computed(name, value, family, recorded, config, path)
     recorded.update(_layers(config, family, recorded, path))
     return recorded
 
@@ -555,6 +664,13 @@ def _nope_layers(config: JsonObject, count: int, path: str) -> list[int]:
     return [i for i in range(count) if flags[i] == 0]
 
 
+def _cuts_off(window: object, length: object) -> bool:
+    """Whether a window hides tokens of a text of the trained length."""
+    return window is not None and not (
+        isinstance(window, (int, float)) and isinstance(length, (int, float))
+        and not isinstance(window, bool) and not isinstance(length, bool) and window >= length)
+
+
 def _layers(config: JsonObject, family: Family, recorded: JsonObject, path: str) -> JsonObject:
     """What differs between layers, as transformers' code of the family computes it: windows of
     attention, and nope_layers.
@@ -565,7 +681,8 @@ def _layers(config: JsonObject, family: Family, recorded: JsonObject, path: str)
     if flag is not None and not isinstance(flag, bool):
         raise CheckpointError(f'{path}: use_sliding_window is {show(flag)}; must be true or false')
     if not family.window:
-        if flag or flag is None and config.get('sliding_window') is not None:
+        if flag or flag is None and _cuts_off(config.get('sliding_window'),
+                                              config.get('max_position_embeddings')):
             raise CheckpointError(f'{path}: sliding_window is {config.get("sliding_window")!r}; '
                                   'the code of this model_type has no window')
         if types is not None and any(each != 'full_attention' for each in _list(types, path)):
@@ -607,63 +724,90 @@ def _list(value: object, path: str) -> list[object]:
     return value
 
 
-def _shards(folder: str, index: str) -> list[str]:
-    """The files that an index names. Errors: CheckpointError for a name with a folder."""
+def _shards(folder: str, index: str) -> dict[str, list[str]]:
+    """{file: its tensors} of an index. Errors: CheckpointError for a name with a folder."""
     weights = read_json_object(index).get('weight_map')
     if not isinstance(weights, dict) or not weights:
         raise CheckpointError(f'{index}: weight_map must be an object that is not empty')
-    files = sorted({str(file) for file in weights.values()})
-    for file in files:
+    tensors_of: dict[str, list[str]] = {}
+    for tensor, file in sorted(weights.items()):
+        tensors_of.setdefault(os.path.join(folder, str(file)), []).append(tensor)
+        file = str(file)
         if os.path.basename(file) != file or file in ('', '.', '..'):
             raise CheckpointError(f'{index}: weight_map names "{file}"; must be a file beside it')
         if index.endswith('.safetensors.index.json') and not file.endswith('.safetensors'):
             raise CheckpointError(f'{index}: weight_map names "{file}"; must end in .safetensors')
-    return [os.path.join(folder, file) for file in files]
+    return dict(sorted(tensors_of.items()))
 
 
-def _weight_files(folder: str) -> list[str]:
+def _load_tensors(folder: str) -> tuple[list[str], dict[str, Array]]:
+    """(files, tensors) of a Hugging Face directory. Errors: CheckpointError."""
     for name in ('model.safetensors', 'pytorch_model.bin'):
         single, index = os.path.join(folder, name), os.path.join(folder, name + '.index.json')
         if is_there(single):
-            return [single]
+            return [single], _tensors_of(single)
         if is_there(index):
-            return _shards(folder, index)
+            shards = _shards(folder, index)
+            return list(shards), _tensors_of_shards(shards, index)
     raise CheckpointError(f'{folder}: has neither model.safetensors nor pytorch_model.bin, nor an '
                           'index of their shards')
 
 
-def _load_tensors(files: list[str]) -> dict[str, Array]:
-    tensors: dict[str, Array] = {}
-    for file in files:
-        if file.endswith('.safetensors'):
-            loaded = TensorFile(file).tensors()
-        else:
-            from lssar.checkpoints import torch_file
+def _tensors_of(file: str) -> dict[str, Array]:
+    """All tensors of a file of weights. Errors: CheckpointError."""
+    if file.endswith('.safetensors'):
+        return TensorFile(file).tensors()
+    from lssar.checkpoints import torch_file
 
-            content = torch_file.load(file)
-            if not torch_file.is_state_dict(content):
-                raise CheckpointError(f'{file}: must hold tensors only')
-            loaded = _state_dict({'': content}, '')
+    content = torch_file.load(file)
+    if not torch_file.is_state_dict(content):
+        raise CheckpointError(f'{file}: must hold tensors only')
+    return _state_dict({'': content}, '')
+
+
+def _tensors_of_shards(shards: Mapping[str, list[str]], index: str) -> dict[str, Array]:
+    """The tensors of all shards. Errors: CheckpointError, also where the index of safetensors says
+    otherwise, as the server's.
+    """
+    tensors: dict[str, Array] = {}
+    is_checked = index.endswith('.safetensors.index.json')
+    for file, listed in shards.items():
+        loaded = _tensors_of(file)
         twice = sorted(set(tensors) & set(loaded))
         if twice:
             raise CheckpointError(f'{file}: tensor "{twice[0]}" is in another shard too')
         tensors.update(loaded)
+        missing = [name for name in listed if name not in loaded]
+        if missing and is_checked:
+            raise CheckpointError(f'{index}: tensor {quote(missing[0])} is not in '
+                                  f'{os.path.basename(file)}')
+    others = sorted(tensors.keys() - {name for listed in shards.values() for name in listed})
+    if others and is_checked:
+        raise CheckpointError(f'{index}: tensor {quote(others[0])} is in a shard, but not in the '
+                              'index')
     return tensors
 
 
 def _read_directory(path: str, ignored: set[str]) -> Source:
     config_path = os.path.join(path, 'config.json')
     config = read_json_object(config_path)
-    files = _weight_files(path)
     model_type = config.get('model_type')
-    tensors = names.unwrap(_load_tensors(files))
+    files, loaded = _load_tensors(path)
+    tensors = names.unwrap(loaded)
     if directory.is_own(config):
         recorded = {name: value for name, value in config.items()
                     if name in FIELDS and value is not None}
+        listed = _ignored_fields(config, lambda name: name in FIELDS, config_path)
         unknown = {name: value for name, value in config.items()
-                   if name not in FIELDS and name not in HARMLESS
-                   and name != 'ignored_fields'}
+                   if name not in FIELDS and name not in HARMLESS and name not in listed
+                   and name not in OTHER_NAMES and name != 'ignored_fields'
+                   and value is not None and not _is_fixed(name, value)}
         refuse_unknown(config_path, unknown, ignored)
+        for name, field in OTHER_NAMES.items():
+            if config.get(name) not in (None, config.get(field)):
+                raise CheckpointError(
+                    f'{config_path}: {name} is {show(config[name])}, but {field} is '
+                    f'{show(config.get(field))}; they must be equal')
         fixed: JsonObject = {'normalization': 'layer_norm', 'layer_norm_epsilon': 1e-5,
                              'embedding_norm': False, 'rope_layout': 'half',
                              'final_logit_softcapping': None}
