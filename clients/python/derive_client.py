@@ -11,37 +11,37 @@ TEXTS = {
     '"""The asyncio client. derive_client.py makes client.py of it."""\n': '',
     'import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence':
         'import Generator, Iterable, Iterator, Sequence',
-    'import asyncio\n': 'import time\n',
+    'import asyncio\n': '',
     'from grpc import aio\n': '',
-    'asyncio.sleep': 'time.sleep',
     # The call's own cancellation is a grpc.RpcError here.
     """            except asyncio.CancelledError:
-                if not self._is_cancelled.is_set():  # the task was cancelled, not the call
+                if not self._is_cancelled.is_set() or _is_task_cancelled():
                     self._call.cancel()
                     raise
                 failure = types.LssarError('CANCELLED', 'the client cancelled the call')
 """: '',
     """            except asyncio.CancelledError:
-                if not self._has_ended_call():
-                    raise  # the task was cancelled, not the call
+                if not self._is_closed.is_set() or _is_task_cancelled():
+                    raise
                 failure = types.LssarError('CANCELLED', 'the client was closed')
 """: '',
-    """    def _has_ended_call(self) -> bool:
-        \"\"\"True where it was close() that cancelled the call of this task, which goes on.\"\"\"
-        task = asyncio.current_task()
-        return self._is_closed and not (task is not None and task.cancelling())
+    """def _is_task_cancelled() -> bool:
+    \"\"\"True where this task was cancelled, and not only its call.\"\"\"
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
 
 """: '',
     'A connection to a server, for asyncio. Create it inside the event loop that uses it.':
         'A connection to a server. Threads may share it.',
     ' Needs no await.': '',
-    ' with `async for`': '',
+    ' with `async for`. Leaving that loop': '. Leaving the loop',
     'an `async with`': 'a `with`',
     ' or asynchronous iterable of': ' of',
 }
 NAMES = {
-    **{f'Async{name}': name for name in ('Client', 'Event', 'Iterable', 'Iterator', 'Stream',
-                                         'Workers')},
+    **{f'Async{name}': name for name in ('Client', 'Event', 'Iterable', 'Iterator', 'Reading',
+                                         'Stream', 'Workers')},
     **{f'__a{name}__': f'__{name}__' for name in ('enter', 'exit', 'iter')},
     'aclosing': 'closing', 'aio': 'grpc', 'async_iterate': 'iterate',
 }

@@ -1,6 +1,7 @@
 """The Python package against a scripted server: retries, chunks, arguments. Both clients."""
 
 import asyncio
+import gc
 import inspect
 import itertools
 import os
@@ -61,6 +62,26 @@ class SyncCalls:
             results.close()
             return taken
 
+    @staticmethod
+    def all_with_a_pause(address, method, pause, *args):
+        """The results; `pause` runs after the first."""
+        with Client(address, retry=FAST) as connection:
+            results = iter(getattr(connection, method)(*args))
+            first = next(results)
+            pause()
+            return [first, *results]
+
+    @staticmethod
+    def close_during(address, method, has_begun, *args):
+        """A call of a client that is closed once has_begun()."""
+        connection = Client(address)
+        closing = threading.Thread(target=lambda: (wait_until(has_begun), connection.close()))
+        closing.start()
+        try:
+            getattr(connection, method)(*args)
+        finally:
+            closing.join()
+
 
 class AsyncCalls:
     """The same of AsyncClient."""
@@ -106,6 +127,77 @@ class AsyncCalls:
                 return taken
 
         return asyncio.run(run())
+
+    @staticmethod
+    def all_with_a_pause(address, method, pause, *args):
+        async def run():
+            async with AsyncClient(address, retry=FAST) as connection:
+                results = getattr(connection, method)(*args)
+                first = await anext(results)
+                await asyncio.to_thread(pause)
+                return [first, *[each async for each in results]]
+
+        return asyncio.run(run())
+
+    @staticmethod
+    def close_during(address, method, has_begun, *args):
+        async def run():
+            connection = AsyncClient(address)
+            call = asyncio.create_task(getattr(connection, method)(*args))
+            await asyncio.to_thread(wait_until, has_begun)
+            await connection.close()
+            await call
+
+        asyncio.run(run())
+
+
+def wait_until(condition):
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError('it did not happen')
+
+
+class LargeReplies(ScriptedService):
+    """Its replies to Score and Embed are larger than what a connection holds of a call that nobody
+    reads: 16 MB of a field that the client does not know. `ended`: one for each call that was sent.
+    """
+
+    PADDING = b'\xa2\x06\xc0\x84\x3d' + bytes(1_000_000)
+
+    def __init__(self):
+        super().__init__()
+        self.ended = threading.Semaphore(0)
+
+    def Score(self, request, context):
+        yield from [pb.ScoreReply.FromString(self.PADDING)] * 16
+        yield from super().Score(request, context)
+        self.ended.release()
+
+    def Embed(self, request, context):
+        yield from [pb.EmbedReply.FromString(self.PADDING)] * 16
+        yield from super().Embed(request, context)
+        self.ended.release()
+
+    def wait_for_two(self):
+        for _ in range(2):
+            if not self.ended.acquire(timeout=60):
+                raise AssertionError('a call was not read')
+
+
+class EndlessService(ScriptedService):
+    """Generate sends one token, and goes on until the client goes."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_left = threading.Event()
+
+    def Generate(self, request, context):
+        context.add_callback(self.is_left.set)
+        yield pb.GenerateReply(started=pb.Started(request_id='r', seed=7))
+        yield pb.GenerateReply(delta=pb.Delta(text='a'))
+        self.is_left.wait(60)
 
 
 class Cases:
@@ -153,6 +245,25 @@ class Cases:
                                                   after_first=True))
                 with serve(service) as address, self.assertRaises(LssarError):
                     self.call(address, method, *args)
+                self.assertEqual(len(service.requests), 1)
+
+    def test_a_full_queue_is_waited_for_after_a_broken_stream(self):
+        for method, args in (('complete', ('x',)), ('score', ('x', ['y', 'z'])),
+                             ('embed', ('x',))):
+            with self.subTest(method):
+                service = ScriptedService(Refusal('UNAVAILABLE', 'killed', after_first=True),
+                                          Refusal('RESOURCE_EXHAUSTED', retry_s=0.1))
+                with serve(service) as address:
+                    self.call(address, method, *args)
+                self.assertEqual(len(service.requests), 3)
+
+    def test_close_ends_the_wait_for_another_attempt(self):
+        for method, args in ('get_info', ()), ('complete', ('x',)):
+            with self.subTest(method):
+                service = ScriptedService(*[Refusal('RESOURCE_EXHAUSTED', retry_s=20)] * 9)
+                with serve(service) as address, self.assertRaises(LssarError) as caught:
+                    self.close_during(address, method, lambda: service.requests, *args)
+                self.assertEqual(caught.exception.code, 'CANCELLED')
                 self.assertEqual(len(service.requests), 1)
 
     def test_no_retry_when_told_so(self):
@@ -220,6 +331,13 @@ class Cases:
         with serve(ScriptedService()) as address:
             self.assertEqual(len(self.first(address, 'score_many', 100, items())), 100)
         self.assertLessEqual(num_read, 100 + 4 * 64)
+
+    def test_calls_are_read_while_the_results_of_others_are_used(self):
+        for method, item in ('score_many', ('a', ['b'])), ('embed_many', 'a'):
+            service = LargeReplies()
+            with self.subTest(method), serve(service) as address:
+                results = self.all_with_a_pause(address, method, service.wait_for_two, [item] * 65)
+                self.assertEqual(len(results), 65)
 
     def test_an_endless_list_of_inputs_is_read_as_it_is_used(self):
         num_read = 0
@@ -767,6 +885,45 @@ class AsyncTest(AsyncCalls, Cases, unittest.TestCase):
         for error in errors:
             self.assertIsInstance(error, LssarError)
             self.assertEqual(error.code, 'CANCELLED')
+
+    def test_a_cancelled_task_is_cancelled_where_its_call_is_as_well(self):
+        async def run(address, cancel):
+            async with AsyncClient(address) as client:
+                stream = client.stream('x')
+
+                async def read():
+                    async for _ in stream:
+                        has_begun.set()
+
+                has_begun = asyncio.Event()
+                task = asyncio.create_task(read())
+                await has_begun.wait()
+                task.cancel()
+                await cancel(client, stream)
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+
+        async def cancel_stream(_, stream):
+            stream.cancel()
+
+        for cancel in cancel_stream, lambda client, _: client.close():
+            with serve(EndlessService()) as address:
+                asyncio.run(run(address, cancel))
+
+    def test_leaving_the_loop_over_a_stream_ends_its_call(self):
+        service = EndlessService()
+
+        async def run(address):
+            async with AsyncClient(address) as client:
+                async for _ in client.stream('x'):
+                    break
+                return await asyncio.to_thread(service.is_left.wait, 20)
+
+        gc.collect()
+        gc.disable()  # it would end the call as well, some time
+        self.addCleanup(gc.enable)
+        with serve(service) as address:
+            self.assertTrue(asyncio.run(run(address)))
 
     def test_items_may_come_from_an_asynchronous_source(self):
         async def items():

@@ -11,7 +11,8 @@ import collections
 import contextlib
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import (AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine,
+                             Iterable)
 from concurrent import futures
 from typing import Generic, Protocol, TypeVar
 
@@ -77,6 +78,46 @@ class Event(threading.Event):
     def wait_for(self, seconds: float) -> bool:
         """Whether it is set, as soon as it is or after `seconds`."""
         return self.wait(seconds)
+
+
+class AsyncReading:
+    """Runs `read` beside its owner, who waits for its end."""
+
+    def __init__(self, read: Callable[[], Coroutine[object, object, None]]) -> None:
+        self._task = asyncio.create_task(read())
+
+    async def end(self) -> None:
+        """Waits until all is read. Errors: those of `read`."""
+        await self._task
+
+    async def stop(self) -> None:
+        """Waits for the end, after what is read was cancelled."""
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+class Reading:
+    """AsyncReading with a thread, which does not keep a program alive."""
+
+    def __init__(self, read: Callable[[], None]) -> None:
+        self._end = futures.Future[None]()
+        self._thread = threading.Thread(target=self._run, args=(read,), daemon=True,
+                                        name='lssar-reading')
+        self._thread.start()
+
+    def _run(self, read: Callable[[], None]) -> None:
+        try:
+            read()
+            self._end.set_result(None)
+        except BaseException as error:  # pylint: disable=broad-exception-caught
+            self._end.set_exception(error)
+
+    def end(self) -> None:
+        """Waits until all is read. Errors: those of `read`."""
+        self._end.result()
+
+    def stop(self) -> None:
+        """Waits for the end, after what is read was cancelled."""
+        self._thread.join()
 
 
 class AsyncWorkers(Generic[Item, Stream, T]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import functools
 import numbers
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
 from typing import Generic, Self, TypeVar, Unpack
@@ -15,7 +16,8 @@ from google.protobuf.message import Message
 
 from lssar.v1 import inference_pb2 as pb
 from lssar import _batches, _channel, _prefix, _requests, _resume, types
-from lssar._concurrency import AsyncEvent, AsyncWorkers, OpenCalls, async_iterate
+from lssar._concurrency import (AsyncEvent, AsyncReading, AsyncWorkers, OpenCalls,
+                                async_iterate)
 from lssar._retry import Attempts, check_timeout, to_error
 
 Request = TypeVar('Request', bound=_prefix.KeyedRequest)
@@ -43,6 +45,7 @@ class _Call(Generic[Request, Reply]):
         self._start()
 
     def _start(self) -> None:
+        self._is_answered = False  # by this attempt
         self._call = self._method(self._request, timeout=self._attempts.timeout(),
                                   metadata=self._metadata)
         if self._is_cancelled.is_set():
@@ -54,7 +57,7 @@ class _Call(Generic[Request, Reply]):
         while True:
             try:
                 async for reply in self._call:
-                    has_reply = True
+                    has_reply = self._is_answered = True
                     _resume.check_checkpoint(reply, self._client._checkpoint_hash)
                     new = self._progress.take(reply)
                     if self._progress.has_advanced():
@@ -65,13 +68,15 @@ class _Call(Generic[Request, Reply]):
             except grpc.RpcError as error:
                 failure = self._client._error(error)
             except asyncio.CancelledError:
-                if not self._is_cancelled.is_set():  # the task was cancelled, not the call
+                if not self._is_cancelled.is_set() or _is_task_cancelled():
                     self._call.cancel()
                     raise
                 failure = types.LssarError('CANCELLED', 'the client cancelled the call')
-            wait = self._attempts.wait_after(failure, has_reply)
-            if wait is None or await self._is_cancelled.wait_for(wait):
+            wait = self._attempts.wait_after(failure, self._is_answered)
+            if wait is None:
                 raise failure from None
+            if await self._is_cancelled.wait_for(wait):
+                raise types.LssarError('CANCELLED', 'the client cancelled the call') from failure
             if has_reply:
                 self._request = await self._next_request()
             self._start()
@@ -96,19 +101,22 @@ class _Call(Generic[Request, Reply]):
 
 
 class AsyncStream(_requests.StreamState):
-    """A running generation: iterate over its deltas with `async for`. Leaving an `async with`
-    block cancels it."""
+    """A running generation: iterate over its deltas with `async for`. Leaving that loop cancels it,
+    and so does leaving an `async with` block."""
 
     def __init__(self, call: _Call[pb.GenerateRequest, pb.GenerateReply]) -> None:
         super().__init__()
         self._call = call
 
     async def __aiter__(self) -> AsyncIterator[types.Delta]:
-        async with contextlib.aclosing(self._call.replies()) as replies:
-            async for reply in replies:
-                delta = self._take(reply)
-                if delta is not None:
-                    yield delta
+        try:
+            async with contextlib.aclosing(self._call.replies()) as replies:
+                async for reply in replies:
+                    delta = self._take(reply)
+                    if delta is not None:
+                        yield delta
+        finally:
+            self.cancel()
 
     def cancel(self) -> None:
         """Ends the call. The server frees its pages one step later."""
@@ -124,15 +132,29 @@ class AsyncStream(_requests.StreamState):
 _Pending = tuple[_Call[Request, Reply], _batches.Collector[Reply, T]]
 
 
+async def _collect(pending: _Pending[Request, Reply, T]) -> None:
+    call, collector = pending
+    async for reply in call.replies():
+        collector.add(reply)
+
+
+def _is_task_cancelled() -> bool:
+    """True where this task was cancelled, and not only its call."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def _in_order(calls: AsyncIterable[_Pending[Request, Reply, T]], items: object,
                     progress: bool, name: str) -> AsyncGenerator[T, None]:
     """Yields the results of each call, and shows a bar `name` over `items` with `progress`.
 
-    Asks for the next call while the one before it runs. Where there is none because of an error,
-    the results of the calls before come first.
+    Asks for the next call while the one before it runs. Both are read as they come: neither their
+    deadlines nor the server's limit for slow readers wait until the results are used. Where there
+    is no next call because of an error, the results of the calls before come first.
     """
     bar = _batches.Progress[T](items, progress, name)
-    window: collections.deque[_Pending[Request, Reply, T]] = collections.deque()
+    window: collections.deque[tuple[_Pending[Request, Reply, T], AsyncReading]] = (
+        collections.deque())
     failure: Exception | None = None
 
     async def calls_before_failure() -> AsyncIterator[_Pending[Request, Reply, T]]:
@@ -144,15 +166,14 @@ async def _in_order(calls: AsyncIterable[_Pending[Request, Reply, T]], items: ob
             failure = error
 
     async def results() -> Iterable[T]:
-        call, collector = window[0]
-        async for reply in call.replies():
-            collector.add(reply)
+        (_, collector), reading = window[0]
+        await reading.end()
         window.popleft()
         return collector.results()
 
     try:
         async for each in calls_before_failure():
-            window.append(each)
+            window.append((each, AsyncReading(functools.partial(_collect, each))))
             if len(window) == _batches.CALLS_IN_FLIGHT:
                 for result in await results():
                     yield bar.count(result)
@@ -162,8 +183,10 @@ async def _in_order(calls: AsyncIterable[_Pending[Request, Reply, T]], items: ob
         if failure is not None:
             raise failure
     finally:
-        for call, _ in window:
+        for (call, _), _ in window:
             call.cancel()
+        for _, reading in window:
+            await reading.stop()
         bar.close()
 
 
@@ -201,7 +224,7 @@ class AsyncClient:
         self._retry = retry or types.Retry(max_attempts=1)
         self._checkpoint_hash = checkpoint_hash
         self._prefix: tuple[int | None] | None = None
-        self._is_closed = False
+        self._is_closed = AsyncEvent()
         self._open_calls = OpenCalls()
         channel = (aio.insecure_channel(server, _channel.OPTIONS) if tls is None else
                    aio.secure_channel(server, _channel.credentials(tls), _channel.OPTIONS))
@@ -247,7 +270,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Ends the connection and its calls, which raise LssarError with CANCELLED."""
-        self._is_closed = True
+        self._is_closed.set()
         self._open_calls.cancel()
         await self._channel.close()
 
@@ -537,22 +560,18 @@ class AsyncClient:
             except grpc.RpcError as error:
                 failure = self._error(error)
             except asyncio.CancelledError:
-                if not self._has_ended_call():
-                    raise  # the task was cancelled, not the call
+                if not self._is_closed.is_set() or _is_task_cancelled():
+                    raise
                 failure = types.LssarError('CANCELLED', 'the client was closed')
             wait = attempts.wait_after(failure)
             if wait is None:
                 raise failure from None
-            await asyncio.sleep(wait)
-
-    def _has_ended_call(self) -> bool:
-        """True where it was close() that cancelled the call of this task, which goes on."""
-        task = asyncio.current_task()
-        return self._is_closed and not (task is not None and task.cancelling())
+            if await self._is_closed.wait_for(wait):
+                raise types.LssarError('CANCELLED', 'the client was closed') from failure
 
     def _attempts(self, timeout_s: float | None) -> Attempts:
         """Errors: ValueError: the client is closed."""
-        if self._is_closed:
+        if self._is_closed.is_set():
             raise ValueError('the client is closed')
         return Attempts(self._retry, self._timeout_s if timeout_s is None else timeout_s)
 
