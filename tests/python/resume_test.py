@@ -99,8 +99,10 @@ class Model(inference_pb2_grpc.InferenceServicer):
                     finish_reason=pb.FINISH_REASON_LENGTH if is_last else 0))
         if end == 0:
             self._break(context)
-        yield pb.GenerateReply(finished=pb.Finished(usage=pb.Usage(
-            num_prompt_tokens=len(prompt), num_generated_tokens=max_tokens * num_choices)))
+        yield pb.GenerateReply(finished=pb.Finished(
+            usage=pb.Usage(num_prompt_tokens=len(prompt),
+                           num_generated_tokens=max_tokens * num_choices),
+            receipt=pb.Receipt(checkpoint_hash=checkpoint, max_tokens=max_tokens)))
 
     def _replies(self, request, context, replies):
         call, _ = self._enter(request, context)

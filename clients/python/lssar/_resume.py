@@ -199,6 +199,8 @@ class Generation:
             usage.num_prompt_tokens = self._started.num_prompt_tokens
             usage.num_cached_tokens = self._started.num_cached_tokens
             usage.num_generated_tokens += self._num_continued
+            if reply.finished.HasField('receipt'):
+                reply.finished.receipt.max_tokens += self._num_continued
         return reply
 
     def _take_started(self, reply: pb.GenerateReply) -> pb.GenerateReply | None:
