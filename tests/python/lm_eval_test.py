@@ -72,6 +72,7 @@ class LmEvalTest(unittest.TestCase):
         cls.client = cls.enterClassContext(Client(cls.server.address, timeout_s=120))
         cls.other = cls.enterClassContext(RunningServer('--allow-attention-override',
                                                          model=MODEL))
+        cls.small = cls.enterClassContext(RunningServer('--max-model-len', '28', model=MODEL))
         cls.scratch = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         every = ['lssar_choice', 'lssar_rolling', 'lssar_generate']
         choice, generate = every[0:1], every[2:3]
@@ -84,6 +85,8 @@ class LmEvalTest(unittest.TestCase):
                 {'tasks': generate, 'model_args': server, 'gen_kwargs': 'num_beams=4'},
                 {'tasks': generate, 'model_args': f'{server},max_length={MAX_GEN_TOKS}'},
                 {'tasks': choice, 'model_args': server, 'apply_chat_template': True},
+                {'tasks': generate, 'model_args': f'server={cls.small.address}',
+                 'apply_chat_template': True},
                 {'tasks': choice, 'model_args': f'{server},p=5'}]
         done = run(cls.python, HERE / 'run_lm_eval.py', HERE / 'tasks', json.dumps(runs),
                    env=cls.environment())
@@ -194,7 +197,8 @@ class LmEvalTest(unittest.TestCase):
         for error, sentence in zip(self.errors, (
                 'server takes 1 to 16383', 'max_lenght', r"generation arguments \['num_beams'\]",
                 f'max_gen_toks is {MAX_GEN_TOKS}: it must be less than max_length',
-                'scores texts and token ids, not chats', '--allow-attention-override'),
+                'scores texts and token ids, not chats',
+                r'^document \d of the task lssar_generate: ', '--allow-attention-override'),
                 strict=True):
             self.assertRegex(error, sentence)
 

@@ -31,8 +31,10 @@ from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
 from lssar.client import Client
-from lssar.types import (AttentionOverride, GenerateOptions, Prompt, SamplingOptions,
+from lssar.types import (AttentionOverride, GenerateOptions, LssarError, Prompt, SamplingOptions,
                          SchedulingOptions, ScoreItem, Text, Tls)
+
+T = typing.TypeVar('T')
 
 log = logging.getLogger(__name__)
 
@@ -284,14 +286,32 @@ class LssarLM(LM):
                 if self._override:
                     options['attention_override'] = self._override['attention_override']
                 prompts = (self._prompt(context, options['max_tokens']) for context, _ in batch)
-                answers = self._client.complete_many(prompts, concurrency=self._concurrency,
-                                                     **options)
+                answers = self._naming(requests[len(results):], self._client.complete_many(
+                    prompts, concurrency=self._concurrency, **options))
                 for (context, kwargs), [answer] in zip(batch, answers, strict=True):
                     text = cut_at(answer.text, stops)
                     self.cache_hook.add_partial('generate_until', (context, kwargs), text)
                     results.append(text)
                     bar.update()
         return results
+
+    @staticmethod
+    def _naming(requests: Iterable[Instance], answers: Iterable[T]) -> Iterator[T]:
+        """Yields the answers. Errors: ValueError with the request that the server cannot take, such
+        as a chat that is longer than the window: its length is the template's and not known here.
+        """
+        rest = iter(answers)
+        for request in requests:
+            try:
+                answer = next(rest)
+            except StopIteration:
+                return
+            except LssarError as error:
+                if error.code != 'INVALID_ARGUMENT':
+                    raise
+                raise ValueError(f'document {request.doc_id} of the task {request.task_name}: '
+                                 f'{error}') from error
+            yield answer
 
     def _options(self, kwargs: Mapping[str, object]) -> tuple[GenerateOptions, list[str]]:
         """to_options(). Errors: ValueError, also where the window has no space for a context."""
