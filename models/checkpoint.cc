@@ -26,9 +26,16 @@ namespace {
 absl::Status CheckDirectory(const std::string& directory) {
   struct stat status;
   if (stat(directory.c_str(), &status) != 0) return FileError(directory, errno);
-  if (S_ISDIR(status.st_mode)) return absl::OkStatus();
+  if (!S_ISDIR(status.st_mode)) {
+    return absl::InvalidArgumentError(StrCat(
+        directory, ": not a directory; a checkpoint is a directory with config.json and weights"));
+  }
+  if (stat(StrCat(directory, "/config.json").c_str(), &status) == 0) return absl::OkStatus();
+  if (stat(StrCat(directory, "/delta.json").c_str(), &status) != 0) return absl::OkStatus();
   return absl::InvalidArgumentError(StrCat(
-      directory, ": not a directory; a checkpoint is a directory with config.json and weights"));
+      directory, ": holds a delta, not the model; `lssar import --base BASE --delta ", directory,
+      " --out DIR` makes the model (models/zoo/smollm2-lssar: `sh "
+      "deploy/get-model.sh`, which downloads the base too)"));
 }
 
 absl::Status LoadGenerationConfig(const std::string& directory, ModelConfig* config);

@@ -13,6 +13,7 @@ import sys
 
 HEADING = re.compile(r'^(\S.*):$')
 ENTRY = re.compile(r'^  (?=\S)(.*?)(?:  +(\S.*))?$')
+OPTION = re.compile(r'^  (-.*?)(?:  | \(Env:|$)', re.M)  # "-h,--help", "--model DIR"
 FLAG = re.compile(r'(?<![\w-])--[a-z][a-z0-9-]*')
 
 
@@ -88,7 +89,8 @@ complete -o filenames -F _{name.replace('-', '_')} {name}
 
 
 def flags_of(text):
-    return sorted(set(FLAG.findall(text)))
+    """Those that have a line of their own; sentences name flags of other programs too."""
+    return sorted({flag for names in OPTION.findall(text) for flag in FLAG.findall(names)})
 
 
 def main():

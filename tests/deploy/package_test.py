@@ -145,8 +145,12 @@ class PackageTest(unittest.TestCase):
                   'COMP_WORDS=(lssar pas); COMP_CWORD=1; _lssar; echo "${COMPREPLY[@]}"\n'
                   'COMP_WORDS=(lssar run-); COMP_CWORD=1; _lssar; echo "${COMPREPLY[@]}"\n'
                   'COMP_WORDS=(lssar passkey --tri); COMP_CWORD=2; _lssar\n'
+                  'echo "${COMPREPLY[@]}"\n'
+                  # Its help speaks of verify's --request.
+                  'COMP_WORDS=(lssar generate --re); COMP_CWORD=2; _lssar\n'
                   'echo "${COMPREPLY[@]}"\n')
-        self.assertEqual(run('bash', '-c', script), 'passkey\nrun-batch\n--trials\n')
+        self.assertEqual(run('bash', '-c', script),
+                         'passkey\nrun-batch\n--trials\n--regex --repetition-penalty\n')
 
 
 class CudaPackageTest(unittest.TestCase):

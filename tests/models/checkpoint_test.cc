@@ -222,6 +222,8 @@ TEST_F(BadCheckpoint, MissingDirectory) {
 TEST_F(BadCheckpoint, NoConfig) {
   std::remove(Path("config.json").c_str());
   EXPECT_THAT(Rejection(absl::StatusCode::kNotFound), HasSubstr("config.json"));
+  directory_.Write("delta.json", "{}");
+  EXPECT_THAT(Rejection(), HasSubstr("holds a delta, not the model; `lssar import --base"));
 }
 
 TEST_F(BadCheckpoint, NoWeights) {
