@@ -1,6 +1,8 @@
 """`lssar` and the Python package against a server with API keys and TLS."""
 
+import json
 import pathlib
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -101,6 +103,30 @@ class SecureClientTest(unittest.TestCase):
             with self.assertRaises(LssarError) as raised:
                 client.get_info()
             self.assertEqual(raised.exception.code, 'UNAVAILABLE')
+
+    def test_commands_in_python(self):
+        secure = '--ca', self.ca, '--cert', self.cert, '--key', self.key
+        ids = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / 'ids.bin'
+        ids.write_bytes(struct.pack('<32H', *range(300, 332)))
+        # Debian's python3, which has numpy; another one may be first in PATH.
+        variables = {'LSSAR_API_KEY': KEY, 'PATH': '/usr/bin:/bin'}
+        compare = 'kl', *[self.server.address] * 2, '--ids', ids, '--length', '32', '--json'
+        done = run_cli(*compare, *secure, model=False, **variables)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)['kl'], 0)
+        plain = run_cli(*compare, model=False, **variables)
+        self.assertEqual(plain.returncode, 1)
+        self.assertIn('of a command, --tls', plain.stderr)
+        saved = ids.with_name('request.json')
+        done = self.ask(*secure, '--api-key', KEY, '--seed', '1', '--save-request', saved)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        verify = 'verify', '--server', self.server.address, '--request', saved
+        done = run_cli(*verify, *secure, model=False, **variables)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('same bits', done.stdout)
+        half = run_cli(*verify, '--ca', self.ca, '--cert', self.cert, model=False, **variables)
+        self.assertEqual(half.returncode, 2)
+        self.assertIn('--cert and --key go together', half.stderr)
 
 
 if __name__ == '__main__':

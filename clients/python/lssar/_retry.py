@@ -97,7 +97,7 @@ def to_error(error: grpc.RpcError, server: str, has_tls: bool) -> LssarError:
             hint = ('no TLS connection to {0}: nothing listens there, it does not speak TLS, or a '
                     'certificate was refused' if has_tls else
                     'no connection to {0}: nothing listens there, it does not speak gRPC, or it '
-                    'wants TLS (pass tls=Tls(...))').format(server)
+                    'wants TLS (tls=Tls(...); of a command, --tls)').format(server)
             message = f'{hint} ({message})'
     metadata = cast(Iterable[tuple[str, str | bytes]] | None, error.trailing_metadata())
     return LssarError(code, message, retry_delay(metadata))

@@ -27,7 +27,7 @@ except ModuleNotFoundError as missing:
     missing.msg = f'{missing.msg}: kl needs {how_to_install("import")}'
     raise
 
-from lssar import types
+from lssar import _tls_flags, types
 from lssar._exit_code import exit_code
 from lssar.client import Client
 from lssar.llm import LLM
@@ -178,10 +178,10 @@ class Side:
                              f'none called {where!r}')
         return Side(where, flags, {'attention_override': override} if override else {})
 
-    def open(self, stack: contextlib.ExitStack) -> Client:
+    def open(self, stack: contextlib.ExitStack, tls: types.Tls | None) -> Client:
         """Connects, to a private server for a directory."""
         if not os.path.isdir(self.where):
-            return stack.enter_context(Client(self.where,
+            return stack.enter_context(Client(self.where, tls=tls,
                                               api_key=os.environ.get('LSSAR_API_KEY')))
         return stack.enter_context(LLM(self.where, flags=self.flags,
                                        allow_attention_override=bool(self.options))).client
@@ -217,8 +217,12 @@ def print_table(ranges: Sequence[dict[str, float]], whole: dict[str, float]) -> 
 def run(given: argparse.Namespace) -> None:
     """Compares, and prints. Errors: ValueError, OSError, RuntimeError, LssarError."""
     side_a, side_b = Side.parse(given.a), Side.parse(given.b)
+    tls = _tls_flags.of(given)
+    if tls is not None and all(os.path.isdir(side.where) for side in (side_a, side_b)):
+        raise ValueError('--tls, --ca, --cert and --key apply to a server, and A and B are '
+                         'directories')
     with contextlib.ExitStack() as stack:
-        client_a, client_b = side_a.open(stack), side_b.open(stack)
+        client_a, client_b = side_a.open(stack, tls), side_b.open(stack, tls)
         ids = read_ids(given, client_a, client_b)
         length = min(given.length, len(ids))
         if length < 2:
@@ -257,6 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('--rows', type=int, default=8,
                         help='rows, evenly spaced in the text, at most [default 8]')
     parser.add_argument('--json', action='store_true', help='one JSON object')
+    _tls_flags.add(parser)
     given = parser.parse_args(arguments)
 
     def work() -> None:

@@ -10,6 +10,7 @@ import sys
 import traceback
 import types
 
+from lssar import _tls_flags
 from lssar._extras import how_to_install
 from lssar.checkpoints.errors import CheckpointError, UsageError
 
@@ -152,6 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     verifier.add_argument('--request', metavar='FILE.json', help='the saved request')
     verifier.add_argument('--api-key', metavar='KEY', default=os.environ.get('LSSAR_API_KEY'),
                           help='of --server [or LSSAR_API_KEY]')
+    _tls_flags.add(verifier)
     verifier.add_argument('--devices', metavar='LIST', help='default: cpu, reference and cuda '
                           'where it is there')
     verifier.add_argument('--json', action='store_true', help='print one JSON object')
@@ -232,6 +234,8 @@ def _verify(arguments: argparse.Namespace) -> int:
         return _replay(arguments)
     if arguments.directory is None:
         raise UsageError('give DIR, or --server HOST:PORT and --request FILE.json')
+    if arguments.tls or arguments.ca or arguments.cert or arguments.key:
+        raise UsageError('--tls, --ca, --cert and --key apply to --server')
     from lssar.checkpoints import verify
 
     devices = arguments.devices.split(',') if arguments.devices else None
@@ -250,8 +254,12 @@ def _replay(arguments: argparse.Namespace) -> int:
         raise UsageError('--server and --request go together: give both')
     if arguments.devices:
         raise UsageError('--devices applies to DIR without --server')
+    try:
+        tls = _tls_flags.of(arguments)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     report = replay.run(arguments.server, arguments.request, arguments.directory,
-                        arguments.api_key)
+                        arguments.api_key, tls)
     print(replay.to_json(report) if arguments.json else replay.render(report))
     return 0 if report.is_ok else EXIT_FAILURE
 

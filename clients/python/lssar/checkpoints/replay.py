@@ -20,7 +20,7 @@ import grpc
 from google.protobuf import json_format
 
 from lssar.v1 import inference_pb2 as pb
-from lssar import Client, LssarError, ServerInfo
+from lssar import Client, LssarError, ServerInfo, Tls
 from lssar.checkpoints import served
 from lssar.checkpoints.errors import CheckpointError, read_json_object
 
@@ -373,10 +373,11 @@ def _replay_file(path: str, client: Client, directory: str | None) -> ReplayRepo
 
 
 def run(address: str, request_path: str, directory: str | None,
-        api_key: str | None = None) -> ReplayReport:
+        api_key: str | None = None, tls: Tls | None = None) -> ReplayReport:
     """Replays the request. Errors: CheckpointError."""
     try:
-        with Client(address, timeout_s=served.TIMEOUT_S, api_key=api_key) as client:
+        with Client(address, timeout_s=served.TIMEOUT_S, api_key=api_key,
+                    tls=tls) as client:
             return _replay_file(request_path, client, directory)
     except LssarError as error:
         raise CheckpointError(f'{address}: {error}') from None
