@@ -13,6 +13,10 @@ TEXTS = {
         'import Generator, Iterable, Iterator, Sequence',
     'import asyncio\n': '',
     'from grpc import aio\n': '',
+    """    def __del__(self) -> None:
+        self.cancel()  # gRPC's own call is a cycle, which may live for long
+
+""": '',
     # The call's own cancellation is a grpc.RpcError here.
     """            except asyncio.CancelledError:
                 if not self._is_cancelled.is_set() or _is_task_cancelled():
@@ -35,7 +39,7 @@ TEXTS = {
     'A connection to a server, for asyncio. Create it inside the event loop that uses it.':
         'A connection to a server. Threads may share it.',
     ' Needs no await.': '',
-    ' with `async for`. Leaving that loop': '. Leaving the loop',
+    ' with `async for`': '',
     'an `async with`': 'a `with`',
     ' or asynchronous iterable of': ' of',
 }

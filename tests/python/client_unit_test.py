@@ -910,7 +910,7 @@ class AsyncTest(AsyncCalls, Cases, unittest.TestCase):
             with serve(EndlessService()) as address:
                 asyncio.run(run(address, cancel))
 
-    def test_leaving_the_loop_over_a_stream_ends_its_call(self):
+    def test_a_stream_that_nobody_holds_ends(self):
         service = EndlessService()
 
         async def run(address):

@@ -101,26 +101,26 @@ class _Call(Generic[Request, Reply]):
 
 
 class AsyncStream(_requests.StreamState):
-    """A running generation: iterate over its deltas with `async for`. Leaving that loop cancels it,
-    and so does leaving an `async with` block."""
+    """A running generation: iterate over its deltas with `async for`. Leaving an `async with`
+    block cancels it."""
 
     def __init__(self, call: _Call[pb.GenerateRequest, pb.GenerateReply]) -> None:
         super().__init__()
         self._call = call
 
     async def __aiter__(self) -> AsyncIterator[types.Delta]:
-        try:
-            async with contextlib.aclosing(self._call.replies()) as replies:
-                async for reply in replies:
-                    delta = self._take(reply)
-                    if delta is not None:
-                        yield delta
-        finally:
-            self.cancel()
+        async with contextlib.aclosing(self._call.replies()) as replies:
+            async for reply in replies:
+                delta = self._take(reply)
+                if delta is not None:
+                    yield delta
 
     def cancel(self) -> None:
         """Ends the call. The server frees its pages one step later."""
         self._call.cancel()
+
+    def __del__(self) -> None:
+        self.cancel()  # gRPC's own call is a cycle, which may live for long
 
     async def __aenter__(self) -> Self:
         return self
