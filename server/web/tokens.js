@@ -104,7 +104,9 @@ export class TokenText {
     this.current = -1;
     this.onPoint = onPoint;
     this.node.addEventListener("pointerover", (event) => this.#point(this.spans.indexOf(event.target)));
-    this.node.addEventListener("pointerleave", () => this.#point(-1));
+    this.node.addEventListener("pointerleave", (event) => {
+      if (event.pointerType !== "touch") this.#point(-1); // a finger leaves with each tap
+    });
     this.node.addEventListener("blur", () => this.#point(-1));
     this.node.addEventListener("keydown", (event) => this.#move(event));
   }
@@ -155,19 +157,38 @@ export class TokenText {
 
   #point(index) {
     if (index === this.current) return;
-    this.spans[this.current]?.classList.remove("current");
-    this.current = index;
+    this.#setCurrent(index);
     const card = byId("card");
     const span = this.spans[index];
     card.hidden = !span;
     this.onPoint?.(span ? index : null);
     if (!span) return;
-    span.classList.add("current");
     card.replaceChildren(...cardContent(this.tokens[index], this.characters.name(index)));
     const box = span.getBoundingClientRect();
     const left = Math.min(box.left, document.documentElement.clientWidth - card.offsetWidth - 8);
     card.style.left = `${Math.max(left, 4) + window.scrollX}px`;
-    card.style.top = `${box.bottom + 6 + window.scrollY}px`;
+    const below = box.bottom + 6, above = box.top - 6 - card.offsetHeight;
+    const top = below + card.offsetHeight > document.documentElement.clientHeight && above >= 0 ? above : below;
+    card.style.top = `${top + window.scrollY}px`;
+  }
+
+  // For eyes and for screen readers: the token, and the card that describes it.
+  #setCurrent(index) {
+    const before = this.spans[this.current], span = this.spans[index];
+    before?.classList.remove("current");
+    before?.removeAttribute("id");
+    before?.removeAttribute("aria-describedby");
+    this.current = index;
+    if (!span) {
+      this.node.removeAttribute("aria-activedescendant");
+      this.node.removeAttribute("aria-describedby");
+      return;
+    }
+    span.classList.add("current");
+    span.id = "current-token";
+    span.setAttribute("aria-describedby", "card");
+    this.node.setAttribute("aria-activedescendant", span.id);
+    this.node.setAttribute("aria-describedby", "card");
   }
 
   // Underlines the tokens that `isSeen(index)` names.
