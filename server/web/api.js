@@ -25,6 +25,18 @@ export class ApiError extends Error {
 const failureListeners = [];
 export const onFailure = (listener) => failureListeners.push(listener);
 
+// Listeners hear of the checkpoint of every answer of this server: main.js shows what it is.
+const checkpointListeners = [];
+export const onCheckpoint = (listener) => checkpointListeners.push(listener);
+export function sawCheckpoint(hash) {
+  for (const listener of checkpointListeners) listener(hash);
+}
+
+function withReceipt(answer, server) {
+  if (!server && answer.receipt) sawCheckpoint(answer.receipt.checkpoint_hash);
+  return answer;
+}
+
 function fail(error, server) {
   if (server) error.message = `${server.origin}: ${error.message}`;
   else for (const listener of failureListeners) listener(error);
@@ -65,7 +77,7 @@ async function open(path, { body, signal, server } = {}) {
 
 export const getJson = async (path, options) => (await open(path, options)).json();
 export const getText = async (path, options) => (await open(path, options)).text();
-export const post = async (path, body, signal, server) => (await open(path, { body, signal, server })).json();
+export const post = async (path, body, signal, server) => withReceipt(await (await open(path, { body, signal, server })).json(), server);
 
 // The status that an error has which comes within a stream: its reply began with 200.
 const STATUS_OF_CODE = { rate_limit_exceeded: 429, not_implemented: 501, service_unavailable: 503, deadline_exceeded: 504 };
@@ -93,7 +105,7 @@ export async function* streamEvents(path, body, signal, server) {
         if (data === "[DONE]") return;
         const value = JSON.parse(data);
         if (value.error) fail(new ApiError(STATUS_OF_CODE[value.error.code] ?? 500, value.error.message), server);
-        yield value;
+        yield withReceipt(value, server);
       }
     }
   } finally {

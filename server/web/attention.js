@@ -1,6 +1,6 @@
 // The Attention view: maps of every layer and head, one of them large, and where a token looked.
 // Rows are fetched as they are looked at, so that a prompt of 16K tokens stays usable.
-import { getJson, getSecond, post, streamEvents } from "./api.js";
+import { getSecond, post, streamEvents } from "./api.js";
 import { byId, digits, element, percent, svg, table } from "./dom.js";
 import { LargeMap } from "./map.js";
 import { CLAMP, drawMap } from "./plot.js";
@@ -104,6 +104,10 @@ class Panel {
   async fetch(request) {
     const override = this.override ? { attention_override: this.override } : {};
     const { rows, receipt } = await capture({ prompt: this.ids, ...request, ...override }, this.signal, this.server);
+    if (receipt.checkpoint_hash !== this.model.checkpoint_hash) {
+      throw new Error(this.server ? `${this.server.origin} has another checkpoint by now: add it again.`
+        : "The server has another checkpoint by now: see the attention again.");
+    }
     this.receipt = receipt;
     // What the server says has answered.
     const where = this.server ? ` of ${this.model.id} at ${this.server.origin}` : this.override ? "" : " (the checkpoint's)";
@@ -240,7 +244,8 @@ function follower(panels, text) {
       while (wanted !== null) {
         const at = wanted;
         wanted = null;
-        const rows = await Promise.all(panels.map((panel) => panel.look(at)));
+        const drawn = panels.filter((panel) => panel.map); // those that have their maps
+        const rows = await Promise.all(drawn.map((panel) => panel.look(at)));
         text().draw(at, rows);
       }
     } catch (error) {
@@ -301,21 +306,27 @@ async function see(wantedRows) {
   } catch (error) {
     showError(error);
     const fewer = Math.ceil(wantedRows / FEWER);
-    if (!drawsMaps || fewer === wantedRows || ![400, 429].includes(error.status)) return;
+    // The server names "layers" where layers x heads x keys of the rows are too many.
+    if (!drawsMaps || fewer === wantedRows || error.param !== "layers") return;
     status.append(" ", element("button", { type: "button", class: "plain", onclick: () => see(fewer) }, `Try with ${fewer} rows a map`));
   }
 }
 
-async function offerFunctions() {
-  const { p, kind } = (await getJson("openapi.json")).components.schemas.AttentionOverride.properties;
+function offerFunctions(openApi) {
+  const { p, kind } = openApi.components.schemas.AttentionOverride.properties;
   byId("compare-p").max = p.maximum;
-  byId("compare-kind").append(...kind.enum.filter((name) => name !== null && name !== "phi").map((name) => element("option", {}, name)));
-  byId("compare").hidden = false;
+  const select = byId("compare-kind"), chosen = select.value;
+  select.replaceChildren(select.options[0], ...kind.enum.filter((name) => name !== null && name !== "phi").map((name) => element("option", {}, name)));
+  select.value = chosen;
 }
 
-export function start(served) {
+export function serve(served, openApi) {
   model = served;
-  if (served.attention_override_allowed) offerFunctions();
+  byId("compare").hidden = !served.attention_override_allowed;
+  offerFunctions(openApi);
+}
+
+export function start() {
   byId("attention-form").addEventListener("submit", (event) => {
     event.preventDefault();
     see(OVERVIEW_ROWS);

@@ -1,5 +1,5 @@
 // The page: views as tabs, the banner of errors, the API key.
-import { getJson, getKey, getSecond, onFailure, setKey, setSecond } from "./api.js";
+import { getJson, getKey, getSecond, onCheckpoint, onFailure, setKey, setSecond } from "./api.js";
 import { byId, element } from "./dom.js";
 import { about } from "./about.js";
 import * as attention from "./attention.js";
@@ -9,8 +9,12 @@ import * as write from "./write.js";
 
 const VIEWS = ["write", "score", "attention", "serving"];
 const RETRY_MS = 2000;
+const PROBE_TIMEOUT_MS = 5000;
+
+let shown = null; // the view
 
 function show(name) {
+  shown = name;
   for (const view of VIEWS) {
     const tab = byId(`tab-${view}`);
     tab.setAttribute("aria-selected", String(view === name));
@@ -36,19 +40,24 @@ function setUpTabs() {
   }
 }
 
+// Does nothing where it shows the same already: the focus may be on its button.
 function showBanner(...content) {
-  byId("banner").replaceChildren(...content);
-  byId("banner").hidden = content.length === 0;
+  const banner = byId("banner");
+  if (content.length && !banner.hidden && element("div", {}, ...content).textContent === banner.textContent) return;
+  banner.replaceChildren(...content);
+  banner.hidden = content.length === 0;
 }
+
+const dismiss = () => element("button", { class: "plain", onclick: () => showBanner() }, "Dismiss");
 
 // What a person can do about an error that is not about a field of the request.
 let waiting = false;
 function explain(error) {
   if (error.status === 401 || error.status === 403) {
-    showBanner(`${error.message}`, element("button", { onclick: askForKey }, "Enter an API key"));
+    showBanner(`${error.message}`, element("button", { onclick: askForKey }, "Enter an API key"), dismiss());
   } else if (error.status === 429) {
     const wait = error.retryAfter ? ` It suggests to try again in ${error.retryAfter} s.` : "";
-    showBanner(`The server is at its limit: ${error.message}.${wait}`, element("button", { class: "plain", onclick: () => showBanner() }, "Dismiss"));
+    showBanner(`The server is at its limit: ${error.message}.${wait}`, dismiss());
   } else if (error.status === 0 || error.status === 503) {
     showBanner(error.status === 0 ? "The server does not answer. Trying again…" : `The server is not ready: ${error.message} Trying again…`);
     if (!waiting) waitForServer();
@@ -60,7 +69,7 @@ async function waitForServer() {
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
     try {
-      const response = await fetch("readyz");
+      const response = await fetch("readyz", { signal: AbortSignal.timeout(PROBE_TIMEOUT_MS) });
       if (response.ok) break;
     } catch { /* still away */ }
   }
@@ -71,16 +80,17 @@ async function waitForServer() {
 
 function askForKey() {
   byId("key").value = getKey();
+  byId("key-dialog").returnValue = ""; // Escape leaves it as it is
   byId("key-dialog").showModal();
 }
 
-function showModels(model) {
+function showModels() {
   const second = getSecond();
   byId("model-name").textContent = second ? `${model.id} beside ${second.model.id}` : model.id;
   byId("about").replaceChildren(about(model), ...(second ? [element("br"), `At ${second.origin}: `, about(second.model)] : []));
 }
 
-function setUpSecondServer(model) {
+function setUpSecondServer() {
   const dialog = byId("second-dialog"), error = byId("second-error");
   byId("second-button").disabled = false;
   byId("second-button").addEventListener("click", () => {
@@ -89,7 +99,7 @@ function setUpSecondServer(model) {
   });
   byId("second-remove").addEventListener("click", () => {
     setSecond(null);
-    showModels(model);
+    showModels();
     dialog.close();
   });
   byId("second-form").addEventListener("submit", async (event) => {
@@ -102,19 +112,20 @@ function setUpSecondServer(model) {
       return;
     }
     setSecond(server);
-    showModels(model);
+    showModels();
     dialog.close();
   });
 }
 
-// Sets the views up, once: until all that they need is there, nothing is.
-let loading = false, loaded = false;
+// Sets the views up, once: until all that they need is there, nothing is. Later it tells them of the
+// model that the server has by then.
+let loading = false, model = null;
 async function load() {
-  if (loading || loaded) return;
+  if (loading) return;
   loading = true;
-  let model, openApi;
+  let served, openApi;
   try {
-    [model] = (await getJson("v1/models")).data;
+    [served] = (await getJson("v1/models")).data;
     openApi = await getJson("openapi.json");
   } catch (error) {
     // The banner says why. After a key, and once the server answers, it comes back here.
@@ -124,26 +135,43 @@ async function load() {
   } finally {
     loading = false;
   }
-  loaded = true;
+  const isFirst = model === null;
+  model = served;
   showBanner();
-  showModels(model);
-  setUpSecondServer(model);
+  showModels();
   document.title = `${model.id} - lssar`;
+  write.serve(model, openApi);
+  score.serve(model);
+  attention.serve(model, openApi);
+  serving.serve(model);
+  if (!isFirst) return;
+  setUpSecondServer();
   const open = (name, view) => (text) => { show(name); view.openText(text); };
-  write.start(model, openApi, { score: open("score", score), attention: open("attention", attention) });
-  score.start(model);
-  attention.start(model);
-  serving.start(model);
+  write.start({ score: open("score", score), attention: open("attention", attention) });
+  score.start();
+  attention.start();
 }
 
 setUpTabs();
 onFailure(explain);
+onCheckpoint((hash) => {
+  if (model && hash !== model.checkpoint_hash) load();
+});
+byId("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the view
+  byId("main").focus();
+});
+window.addEventListener("hashchange", () => {
+  const name = location.hash.slice(1);
+  show(VIEWS.includes(name) ? name : shown);
+});
 byId("key-button").addEventListener("click", askForKey);
 byId("key-dialog").addEventListener("close", () => {
   if (byId("key-dialog").returnValue !== "save") return;
   setKey(byId("key").value.trim());
   showBanner();
   load();
+  show(shown); // Serving may read with this key
 });
 // No form leaves the page, also before its view is set up.
 document.addEventListener("submit", (event) => {

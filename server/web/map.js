@@ -96,11 +96,12 @@ export class LargeMap {
     this.axes = svg("svg", { class: "axes", "aria-hidden": "true" });
     this.frame = element("div", { class: "map" }, this.axes, this.heat, this.bar);
     const save = (kind, make) => element("button", { type: "button", class: "plain", "data-file": kind,
-      onclick: async () => download(await make(), `${this.map.file}.${kind}`) }, `Download ${kind.toUpperCase()}`);
+      onclick: async () => this.map && download(await make(), `${this.map.file}.${kind}`) }, `Download ${kind.toUpperCase()}`);
     this.node = element("div", { class: "large-map" }, this.frame, element("p", { class: "actions" },
       save("png", () => new Promise((done) => picture(this.map, this.heat, this.bar).toBlob(done))),
       save("json", () => new Blob([JSON.stringify(toJson())], { type: "application/json" }))));
     this.heat.addEventListener("pointermove", (event) => {
+      if (!this.map) return; // it is computed
       const position = this.map.rows[Math.floor(event.offsetY / this.heat.clientHeight * this.map.rows.length)];
       if (position !== undefined) onRow(position);
     });

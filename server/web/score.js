@@ -10,6 +10,9 @@ const MIN_BIN = 8;          // tokens whose mean is one point of the curve
 const MAX_COLOURED = 4096;  // tokens of a text that are drawn one by one
 const NATS_TO_BITS = Math.LOG2E;
 
+let model = null;
+let controller = null; // AbortController of the text that is scored
+
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 // Mean loss in at most `count` equal ranges of positions: [[middle, mean, low, high]], with the
@@ -76,7 +79,7 @@ function columns(scores, servers, show) {
     element("h2", {}, servers[i].name), ...nodes)))];
 }
 
-async function score(model) {
+async function score() {
   const isText = byId("score-form").elements.what.value === "text";
   const status = byId("score-status");
   const continuations = isText ? [byId("score-text").value] : byId("score-continuations").value.split("\n").filter((line) => line !== "");
@@ -85,7 +88,9 @@ async function score(model) {
     return;
   }
   const item = isText ? { continuations } : { context: byId("score-context").value, continuations };
-  byId("score").disabled = true;
+  controller?.abort();
+  const mine = controller = new AbortController();
+  byId("score-stop").disabled = false;
   status.textContent = "Scoring…";
   const started = performance.now();
   try {
@@ -93,7 +98,7 @@ async function score(model) {
     const servers = [{ model, name: model.id, server: null }];
     if (second) servers.push({ model: second.model, name: `${second.model.id} at ${second.origin}`, server: second });
     const replies = await Promise.all(servers.map(({ server }) =>
-      post("v1/score", { items: [item], logprobs: ALTERNATIVES }, undefined, server)));
+      post("v1/score", { items: [item], logprobs: ALTERNATIVES }, mine.signal, server)));
     status.textContent = `${replies[0].usage.total_tokens} tokens in ${digits((performance.now() - started) / 1000)} s`;
     const scores = replies.map((reply) => reply.data[0].continuations);
     const shown = columns(scores, servers, (one, i) =>
@@ -101,17 +106,23 @@ async function score(model) {
     if (isText && second) shown.unshift(element("p", { id: "score-difference" }, difference(scores.map(([text]) => text), servers)));
     byId("score-result").replaceChildren(...shown);
   } catch (error) {
-    status.textContent = error.message;
-  } finally {
-    byId("score").disabled = false;
+    if (controller !== mine) return; // another text is scored by now
+    status.textContent = error.name === "AbortError" ? "Stopped." : error.message;
   }
+  controller = null;
+  byId("score-stop").disabled = true;
 }
 
-export function start(model) {
+export function serve(served) {
+  model = served;
+}
+
+export function start() {
   byId("score-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    score(model);
+    score();
   });
+  byId("score-stop").addEventListener("click", () => controller?.abort());
   for (const radio of byId("score-form").elements.what) {
     radio.addEventListener("change", () => {
       const isText = byId("score-form").elements.what.value === "text";

@@ -1,10 +1,11 @@
 // The Serving view: the server's metrics as small charts, read every second while the view is open.
 import { attentionName } from "./about.js";
-import { getText } from "./api.js";
+import { getText, sawCheckpoint } from "./api.js";
 import { byId, digits, element, percent, table } from "./dom.js";
 import { lineChart } from "./plot.js";
 
-const PERIOD_MS = 1000;
+const PERIOD_MS = 1000;    // between the end of a sample and the next
+const TIMEOUT_MS = 5000;
 const KEPT = 120; // samples
 
 // With --metrics-prefix vllm some figures have the name and the labels that they have in vLLM.
@@ -31,7 +32,7 @@ function quantile(name, now, before, q) {
     .map(([key, value]) => [Number(/le="([^"]*)"/.exec(key)[1].replace("+Inf", "Infinity")), value - (before.get(key) ?? 0)])
     .sort((a, b) => a[0] - b[0]);
   const total = buckets.at(-1)?.[1] ?? 0;
-  if (!total) return NaN;
+  if (!total || buckets.some(([, count]) => count < 0)) return NaN; // negative: another server, or a reload
   let lower = 0, below = 0;
   for (const [upper, count] of buckets) {
     if (count >= q * total) {
@@ -44,8 +45,11 @@ function quantile(name, now, before, q) {
   return NaN;
 }
 
-// NaN, which a chart leaves out, where the server does not have the figure.
-const rate = (name) => (now, before, seconds) => (value(name)(now) - value(name)(before)) / seconds;
+// NaN, which a chart leaves out, where the server does not have the figure, or counts anew.
+const rate = (name) => (now, before, seconds) => {
+  const change = value(name)(now) - value(name)(before);
+  return change < 0 ? NaN : change / seconds;
+};
 const value = (name) => (now) => now.get(name) ?? NaN;
 function hitRatio(now, before, seconds) {
   return rate("lssar_prefix_cache_hits_total")(now, before, seconds) / rate("lssar_prefix_cache_queries_total")(now, before, seconds);
@@ -63,7 +67,8 @@ const CHARTS = [
     rate("lssar_attention_value_rows_total")(now, before, seconds), percent],
 ];
 
-let timer = null;
+let timer = null;    // of the next sample
+let loop = 0;        // of samples; another one begins with each show()
 let previous = null; // {at, values}
 const series = CHARTS.map(() => []);
 
@@ -77,9 +82,16 @@ function draw() {
   }));
 }
 
-async function sample() {
+const checkpointOf = (values) => [...values.keys()].map((key) => /^lssar_model_info\{.*checkpoint_hash="([^"]*)"/.exec(key)?.[1]).find(Boolean);
+
+// The next sample begins after this one has ended; none, once the server refuses them.
+async function sample(mine) {
   try {
-    const now = { at: performance.now() / 1000, values: parseMetrics(await getText("metrics")) };
+    const text = await getText("metrics", { signal: AbortSignal.timeout(TIMEOUT_MS) });
+    if (mine !== loop) return;
+    const now = { at: performance.now() / 1000, values: parseMetrics(text) };
+    const hash = checkpointOf(now.values);
+    if (hash) sawCheckpoint(hash);
     if (previous) {
       CHARTS.forEach(([, figure], i) => {
         series[i].push([now.at, figure(now.values, previous.values, now.at - previous.at)]);
@@ -90,11 +102,14 @@ async function sample() {
     byId("serving-status").textContent = "";
     draw();
   } catch (error) {
+    if (mine !== loop) return;
     byId("serving-status").textContent = error.message;
+    if (error.status === 401 || error.status === 403) return;
   }
+  timer = setTimeout(() => sample(mine), PERIOD_MS);
 }
 
-export function start(model) {
+export function serve(model) {
   byId("serving-model").replaceChildren(table(["model", "checkpoint", "attention", "layers x heads", "trained length", "context", "device"],
     [[model.id, model.checkpoint_hash, attentionName(model.attention), `${model.num_hidden_layers} x ${model.num_attention_heads}`,
       model.max_position_embeddings, model.max_model_len, model.device]]));
@@ -102,10 +117,8 @@ export function start(model) {
 }
 
 export function show(visible) {
-  clearInterval(timer);
-  timer = null;
+  clearTimeout(timer);
+  ++loop;
   previous = visible ? previous : null;
-  if (!visible) return;
-  sample();
-  timer = setInterval(sample, PERIOD_MS);
+  if (visible) sample(loop);
 }

@@ -12,12 +12,16 @@ const CONTROLS = [
 const FIRST_VALUES = { max_tokens: 100, temperature: 0.8 };
 const ALTERNATIVES = 5;
 
+let model = null;
 let running = null; // AbortController of the request that streams
 let history = [];   // chat messages that were answered
 let written = "";   // prompt and text of choice 0 of the last request
 let openText = {};  // views that a text can be handed to
 
 const isChat = () => byId("write-form").elements.mode.value === "chat";
+
+// What a field has, where the controls are made again for another model.
+const typed = (name) => byId(`field-${name}`)?.value;
 
 function control(name, label, schema, maximum) {
   const low = schema.minimum ?? schema.exclusiveMinimum;
@@ -28,24 +32,25 @@ function control(name, label, schema, maximum) {
   return element("div", {},
     element("label", { for: `field-${name}` }, label),
     element("input", { id: `field-${name}`, name, type: "number", step: isInteger ? 1 : "any",
-      min: schema.minimum ?? null, max: high ?? null, value: FIRST_VALUES[name] ?? schema.default ?? "",
+      min: schema.minimum ?? null, max: high ?? null, value: typed(name) ?? FIRST_VALUES[name] ?? schema.default ?? "",
       "aria-describedby": `limits-${name}` }),
     element("small", { id: `limits-${name}` }, limits));
 }
 
 const randomSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
-function makeControls(openApi, model) {
+function makeControls(openApi) {
   const fields = openApi.components.schemas.CompletionRequest.properties;
   byId("sampling").replaceChildren(
     ...CONTROLS.filter(([name]) => fields[name]).map(([name, label]) =>
       control(name, label, fields[name], name === "top_k" ? model.vocab_size
         : name.endsWith("_tokens") ? model.max_model_len : undefined)),
     element("div", {}, element("label", { for: "field-stop" }, "Stop strings, one a line"),
-      element("textarea", { id: "field-stop", rows: 2 })),
+      element("textarea", { id: "field-stop", rows: 2 }, typed("stop") ?? "")),
     element("div", {}, element("label", { for: "field-seed" }, "Seed"),
-      element("input", { id: "field-seed", type: "number", min: 0, step: 1, placeholder: "new for each text" }),
-      element("small", {}, "The same request with the same seed gives the same text.")));
+      element("input", { id: "field-seed", type: "number", min: 0, max: Number.MAX_SAFE_INTEGER, step: 1,
+        value: typed("seed") ?? "", placeholder: "new for each text", "aria-describedby": "limits-seed" }),
+      element("small", { id: "limits-seed" }, `to ${Number.MAX_SAFE_INTEGER}; the same request with the same seed gives the same text`)));
 }
 
 function samplingFields() {
@@ -109,14 +114,18 @@ async function run(body, { chat, box, signal, server = null, name = "", choices 
   return { choices, summary };
 }
 
-// Keeps the end of the conversation in view: once a frame, as tokens arrive faster than frames.
-let follows = false;
+// Keeps the end of the conversation in view, unless someone reads further up: once a frame, as tokens
+// arrive faster than frames.
+let follows = false, followedTo = 0; // the height whose end was in view
 function followAnswer() {
   if (follows) return;
   follows = true;
   requestAnimationFrame(() => {
     follows = false;
-    byId("chat-history").scrollTo(0, Number.MAX_SAFE_INTEGER);
+    const box = byId("chat-history");
+    if (box.scrollTop + box.clientHeight < followedTo - 2) return;
+    box.scrollTo(0, Number.MAX_SAFE_INTEGER);
+    followedTo = box.scrollHeight;
   });
 }
 
@@ -140,6 +149,7 @@ async function answer(body) {
   const turn = [element("p", {}, element("b", {}, "user"), asked.content), element("div", { class: "answer" }, element("b", {}, "assistant"), box)];
   byId("chat-history").append(...turn);
   byId("prompt").value = "";
+  followedTo = 0;
   const choices = [];
   try {
     const { summary } = await run(body, { chat: true, box, signal: running.signal, choices });
@@ -154,7 +164,7 @@ async function answer(body) {
       history = [...body.messages, { role: "assistant", content }];
     } else {
       for (const node of turn) node.remove();
-      byId("prompt").value = asked.content;
+      byId("prompt").value = [asked.content, byId("prompt").value].filter(Boolean).join("\n"); // and what was typed since
     }
     throw error;
   } finally {
@@ -163,7 +173,7 @@ async function answer(body) {
 }
 
 // Continues a prompt, with a second server side by side.
-async function complete(body, model) {
+async function complete(body) {
   const box = byId("choices"), second = getSecond(), { signal } = running;
   box.replaceChildren();
   const runs = [run(body, { box, signal, name: second ? model.id : "" })];
@@ -174,7 +184,7 @@ async function complete(body, model) {
   byId("write-status").textContent = done.map(({ value }) => value.summary).join("; beside it ");
 }
 
-async function generate(seed, model) {
+async function generate(seed) {
   const chat = isChat();
   const prompt = byId("prompt").value;
   const body = { ...samplingFields(), seed, stream_options: { include_usage: true } };
@@ -184,12 +194,12 @@ async function generate(seed, model) {
     Object.assign(body, { prompt, logprobs: ALTERNATIVES });
   }
   running = new AbortController();
+  byId("again").dataset.seed = chat ? "" : seed;
   setBusy(true);
   byId("write-status").textContent = "";
   byId("write-links").hidden = true;
   try {
-    await (chat ? answer(body) : complete(body, model));
-    byId("again").dataset.seed = chat ? "" : seed;
+    await (chat ? answer(body) : complete(body));
     byId("write-links").hidden = written === "";
   } catch (error) {
     byId("write-status").textContent = error.name === "AbortError" ? "Stopped." : error.message;
@@ -215,23 +225,29 @@ function showInvalid(event) {
   byId("write-status").textContent = `${field.labels[0].textContent}: ${field.validationMessage}`;
 }
 
-export function start(model, openApi, views) {
-  openText = views;
-  makeControls(openApi, model);
+export function serve(served, openApi) {
+  model = served;
+  makeControls(openApi);
   byId("chat-mode").hidden = !model.has_chat_template;
+  if (!model.has_chat_template) byId("write-form").elements.mode.value = "text";
+  showMode();
+}
+
+export function start(views) {
+  openText = views;
   byId("write-legend").replaceChildren(...legend());
   byId("write-legend").hidden = false;
   byId("write-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const seed = byId("field-seed").value;
-    if (!running) generate(seed === "" ? randomSeed() : Number(seed), model);
+    if (!running) generate(seed === "" ? randomSeed() : Number(seed));
   });
   byId("write-form").addEventListener("invalid", showInvalid, true); // it does not bubble
   byId("prompt").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("write-form").requestSubmit();
   });
   byId("stop").addEventListener("click", () => running?.abort());
-  byId("again").addEventListener("click", () => generate(Number(byId("again").dataset.seed), model));
+  byId("again").addEventListener("click", () => generate(Number(byId("again").dataset.seed)));
   byId("clear-chat").addEventListener("click", clearChat);
   for (const radio of byId("write-form").elements.mode) {
     radio.addEventListener("change", showMode);

@@ -231,6 +231,13 @@ class WriteTest(Page):
         self.assertIsNotNone(panel.get_attribute("open"))
         self.assertEqual(browser.switch_to.active_element.get_attribute("id"), "field-max_tokens")
         self.assertIn("tokens, first after", self.generate("x", max_tokens=2))
+        # JSON's numbers here are exact to 2^53 - 1: beyond, another seed would be sent.
+        self.set("field-max_tokens", 4)
+        self.set("field-seed", "9007199254740993")
+        self.set("write-status", "")
+        self.find("generate").click()
+        self.until(lambda: self.text("write-status").startswith("Seed: "), 20)
+        self.set("field-seed", "")
         # Above the browser's own check, the server's error is shown.
         self.run_script("document.getElementById('write-form').noValidate = true")
         self.assertIn("temperature is 101", self.generate("x", temperature=101))
@@ -320,6 +327,80 @@ class WriteTest(Page):
         self.assertEqual(self.find("prompt").get_attribute("value"), "Again")
         self.assertEqual(len(self.all("#chat-history .answer")), 1)
 
+    def test_again_after_a_stop_repeats_the_text_that_was_stopped(self) -> None:
+        self.open()
+        self.generate("The old house", max_tokens=4, seed=7)
+        self.run_script("""
+            const ask = window.fetch;
+            window.seeds = [];
+            window.fetch = (path, options) => {
+              if (options?.body) window.seeds.push(JSON.parse(options.body).seed);
+              return ask(path, options);
+            };""")
+        for name, value in (("max_tokens", 8000), ("min_tokens", 8000), ("seed", 9)):
+            self.set(f"field-{name}", value)
+        self.find("generate").click()
+        self.until(lambda: self.all(".choice .token"))
+        self.find("stop").click()
+        self.until(lambda: self.text("write-status") == "Stopped.")
+        for name, value in (("max_tokens", 4), ("min_tokens", 4), ("seed", "")):
+            self.set(f"field-{name}", value)
+        self.find("again").click()
+        self.until(lambda: self.text("write-status").endswith("seed 9"))
+        self.assertEqual(self.run_script("return window.seeds"), [9, 9])
+
+    def test_a_refused_message_leaves_what_was_typed_since(self) -> None:
+        self.open()
+        self.choose("mode", "chat")
+        self.run_script("""
+            window.fetch = () => new Promise((resolve) => { window.refuse = () => resolve(
+              Response.json({ error: { message: "no" } }, { status: 400 })); });""")
+        self.set("prompt", "Hello")
+        self.find("generate").click()
+        self.until(lambda: self.all("#chat-history .answer"))
+        self.find("prompt").send_keys("And then?")
+        self.run_script("window.refuse()")
+        self.until(lambda: self.text("write-status") == "no")
+        self.assertEqual(self.find("prompt").get_attribute("value"), "Hello\nAnd then?")
+
+    def test_a_conversation_follows_the_answer_only_from_its_end(self) -> None:
+        self.open()
+        self.choose("mode", "chat")
+        self.run_script("""
+            window.fetch = () => Promise.resolve(new Response(new ReadableStream({ start(stream) {
+              window.send = (count) => {
+                const event = `data: ${JSON.stringify({ choices: [{ index: 0,
+                  delta: { content: "a\\n" },
+                  logprobs: { content: [{ token: "a\\n", logprob: -1, top_logprobs: [] }] } }] })}`;
+                stream.enqueue(new TextEncoder().encode(`${event}\n\n`.repeat(count)));
+              };
+            } })));""")
+        place = lambda: self.run_script("""
+            const { scrollTop, clientHeight, scrollHeight } =
+              document.getElementById("chat-history");
+            return [scrollTop, scrollHeight - clientHeight - scrollTop];""")
+
+        def send(count: int) -> None:
+            before = len(self.all("#chat-history .token"))
+            self.run_script("window.send(arguments[0])", count)
+            self.until(lambda: len(self.all("#chat-history .token")) == before + count)
+            browser.execute_async_script(  # two frames
+                "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+
+        self.set("prompt", "Hello")
+        self.find("generate").click()
+        self.until(lambda: self.run_script("return Boolean(window.send)"))
+        send(100)
+        self.assertGreater(place()[0], 500)
+        self.assertLess(place()[1], 3)
+        history = "document.getElementById('chat-history')"
+        self.run_script(f"{history}.scrollTop = 100")
+        send(5)
+        self.assertEqual(place()[0], 100)
+        self.run_script(f"{history}.scrollTop = {history}.scrollHeight")
+        send(5)
+        self.assertLess(place()[1], 3)
+
     def test_says_what_the_model_is(self) -> None:
         self.open()
         self.assertEqual(
@@ -392,8 +473,94 @@ class ScoreTest(Page):
         self.assertEqual(self.console_errors(), [])
 
 
+    def test_a_text_replaces_the_one_that_is_scored_and_stop_ends_it(self) -> None:
+        self.open(view="score")
+        self.run_script("""
+            const ask = window.fetch;
+            window.aborted = [];
+            window.fetch = (path, options) => {
+              const [text] = path === "v1/score" ? JSON.parse(options.body).items[0].continuations
+                : [""];
+              if (!text.startsWith("Slow")) return ask(path, options);
+              return new Promise((_, reject) => options.signal.addEventListener("abort", () => {
+                window.aborted.push(text);
+                reject(options.signal.reason);
+              }));
+            };""")
+        self.set("score-text", "Slow one.")
+        self.find("score").click()
+        self.until(lambda: self.text("score-status") == "Scoring…")
+        self.find("tab-write").click()
+        self.generate("Second", max_tokens=4, seed=1)
+        self.find("to-score").click()
+        self.until(lambda: " tokens in " in self.text("score-status"))
+        self.assertEqual(self.run_script("return window.aborted"), ["Slow one."])
+        self.assertEqual(self.shown("#score-result .text").strip(),
+                         self.find("score-text").get_attribute("value").strip())
+        self.assertFalse(self.find("score-stop").is_enabled())
+        self.set("score-text", "Slow two.")
+        self.find("score").click()
+        self.find("score-stop").click()
+        self.until(lambda: self.text("score-status") == "Stopped.")
+        self.assertFalse(self.find("score-stop").is_enabled())
+        self.assertEqual(self.run_script("return window.aborted"), ["Slow one.", "Slow two."])
+
+
 class TokensTest(Page):
-    """Characters that are several tokens."""
+    """Characters that are several tokens, and the card of a token."""
+
+    def score_readme(self) -> None:
+        self.open(view="score")
+        self.set("score-text", pathlib.Path("README.md").read_text(encoding="utf-8")[:6000])
+        self.find("score").click()
+        self.until(lambda: self.all("#score-result .token"))
+
+    def test_the_card_is_in_view_and_describes_the_token(self) -> None:
+        self.score_readme()
+        text = browser.find_element(By.CSS_SELECTOR, "#score-result .text")
+        self.run_script("arguments[0].scrollIntoView(); "
+                        "arguments[0].focus({ preventScroll: true })", text)
+        places = """
+            const box = (node) => node.getBoundingClientRect();
+            const card = box(document.getElementById("card"));
+            const token = box(document.querySelector(".token.current"));
+            return [card.top, card.bottom, token.top, token.bottom, window.innerHeight];"""
+        above = []
+        for _ in range(60):
+            text.send_keys(Keys.ARROW_DOWN)
+            top, bottom, token_top, token_bottom, height = self.run_script(places)
+            self.assertGreaterEqual(top, 0)
+            self.assertLessEqual(bottom, height)
+            self.assertTrue(bottom <= token_top or top >= token_bottom)
+            above.append(bottom <= token_top)
+        self.assertIn(True, above)
+        current = browser.find_element(By.CSS_SELECTOR, ".token.current")
+        self.assertEqual(text.get_attribute("aria-activedescendant"), current.get_attribute("id"))
+        self.assertEqual(text.get_attribute("aria-describedby"), "card")
+        text.send_keys(Keys.ESCAPE)
+        self.assertIsNone(text.get_attribute("aria-activedescendant"))
+        self.assertIsNone(text.get_attribute("aria-describedby"))
+
+    def test_the_card_stays_after_a_tap(self) -> None:
+        touch = lambda kind, *points: browser.execute_cdp_cmd(
+            "Input.dispatchTouchEvent", {"type": kind, "touchPoints": list(points)})
+        self.score_readme()
+        browser.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
+        try:
+            x, y = self.run_script("""
+                const token = document.querySelectorAll("#score-result .token")[30];
+                token.scrollIntoView({ block: "center" });
+                const { left, top, width, height } = token.getClientRects()[0];
+                return [left + width / 2, top + height / 2];""")
+            self.run_script("""
+                window.taps = 0;
+                document.addEventListener("click", () => { ++window.taps; });""")
+            touch("touchStart", {"x": x, "y": y})
+            touch("touchEnd")
+            self.until(lambda: self.run_script("return window.taps") == 1)
+            self.assertTrue(self.find("card").is_displayed())
+        finally:
+            browser.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
 
     def test_parts_of_characters_are_joined(self) -> None:
         self.open(view="score")
@@ -606,10 +773,11 @@ class AttentionTest(Page):
         self.open(view="attention")
         self.run_script("""
             const ask = window.fetch;
+            window.param = "layers";  // what the server names
             window.fetch = (path, options) => {
               const rows = path === "v1/attention" ? JSON.parse(options.body).rows.length : 0;
               if (rows <= 16) return ask(path, options);
-              const error = { message: `${rows} rows are too many` };
+              const error = { message: `${rows} rows are too many`, param: window.param };
               return Promise.resolve(Response.json({ error }, { status: 400 }));
             };""")
         self.set("attention-text", "a b c d e f g h " * 10)
@@ -620,6 +788,29 @@ class AttentionTest(Page):
         self.screenshot("capture_refused")
         browser.find_element(By.CSS_SELECTOR, "#attention-status button").click()
         self.until(lambda: len(self.all(".maps button")) == LAYERS * HEADS)
+        # Other errors stay with fewer rows.
+        self.run_script("window.param = 'prompt'")
+        self.find("see").click()
+        self.until(lambda: self.text("attention-status") == "64 rows are too many")
+
+    def test_a_pointer_waits_for_the_maps(self) -> None:
+        self.open(view="attention")
+        self.run_script("""
+            const ask = window.fetch;
+            const begun = new Promise((resolve) => { window.begin = resolve; });
+            window.fetch = async (path, options) => {
+              if (path === "v1/attention") await begun;
+              return ask(path, options);
+            };""")
+        self.find("see").click()
+        self.until(lambda: self.all(".arced .token"))
+        for selector in ".arced .token", "canvas.large":
+            node = browser.find_element(By.CSS_SELECTOR, selector)
+            webdriver.ActionChains(browser).move_to_element(node).perform()
+        self.assertEqual(self.text("attention-status"), "Computing…")
+        self.run_script("window.begin()")
+        self.until(lambda: " tokens in " in self.text("attention-status"))
+        self.assertEqual(self.console_errors(), [])
 
     def test_a_long_prompt_stays_usable(self) -> None:
         self.open(view="attention")
@@ -792,6 +983,102 @@ class ServingTest(Page):
         self.assertIn("Tokens written per second\n-", self.text("serving-charts"))
 
 
+    def test_a_counter_that_fell_has_no_rate(self) -> None:
+        self.open()
+        self.run_script("""
+            const tokens = [100, 5, 5];
+            window.fetch = () => {
+              const count = tokens.length > 1 ? tokens.shift() : tokens[0];
+              window.isLast = tokens.length === 1;
+              const name = "lssar_inter_token_latency_seconds_bucket";
+              return Promise.resolve(new Response(`lssar_generation_tokens_total ${count}\\n` +
+                `${name}{le="0.1"} ${count / 2}\\n${name}{le="+Inf"} ${count}\\n`));
+            };
+            window.seen = [];
+            new MutationObserver(() => window.seen.push(
+              document.getElementById("serving-charts").textContent)).observe(
+              document.getElementById("serving-charts"), { childList: true });""")
+        self.find("tab-serving").click()
+        self.until(lambda: "Tokens written per second\n0" in self.text("serving-charts"))
+        for text in self.run_script("return window.seen"):
+            self.assertNotRegex(text, r"-[0-9]")
+
+    def test_the_next_sample_waits_for_the_last(self) -> None:
+        self.open()
+        self.run_script("""
+            window.signals = [];
+            window.fetch = (path, { signal } = {}) => {
+              window.signals.push(signal instanceof AbortSignal);
+              return new Promise(() => {});
+            };""")
+        self.find("tab-serving").click()
+        time.sleep(3)  # three periods
+        self.assertEqual(self.run_script("return window.signals"), [True])
+
+    def test_a_refused_sample_is_the_last_until_the_key_changes(self) -> None:
+        self.open()
+        self.run_script("""
+            const ask = window.fetch;
+            window.asked = 0;
+            window.fetch = (path, options) => {
+              if (path !== "metrics") return ask(path, options);
+              ++window.asked;
+              const error = { message: "admins only" };
+              return Promise.resolve(Response.json({ error }, { status: 403 }));
+            };
+            window.banners = 0;
+            new MutationObserver(() => ++window.banners).observe(
+              document.getElementById("banner"), { childList: true });""")
+        self.find("tab-serving").click()
+        self.until(lambda: "admins only" in self.text("banner"))
+        self.assertEqual(self.run_script("return window.banners"), 1)
+        self.find("tab-serving").click()  # asks again: the banner and its buttons stay as they are
+        self.until(lambda: self.run_script("return window.asked") == 2)
+        time.sleep(3)  # three periods
+        self.assertEqual(self.run_script("return [window.asked, window.banners]"), [2, 1])
+        [button] = [each for each in self.all("#banner button") if each.text == "Dismiss"]
+        button.click()
+        self.assertFalse(self.find("banner").is_displayed())
+        self.find("key-button").click()
+        browser.find_element(By.CSS_SELECTOR, "#key-dialog button[value=save]").click()
+        self.until(lambda: self.run_script("return window.asked") == 3)
+
+    def test_another_checkpoint_is_shown(self) -> None:
+        """By Serving, and by the receipt of an answer."""
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        model = folder / "model"
+        model.symlink_to(pathlib.Path(LSSAR).resolve())
+        other = Server(model=str(model))
+        self.addCleanup(other.stop)
+
+        def reload(path: str) -> None:
+            (folder / "next").symlink_to(pathlib.Path(path).resolve())
+            os.rename(folder / "next", model)
+            other.process.send_signal(signal.SIGHUP)
+            other.wait_for("serving")
+
+        self.open(other.http_address, view="serving", ready=False)
+        self.until(lambda: "LSSAR (p = 15)" in self.text("serving-model"))
+        reload(SOFTMAX)
+        self.until(lambda: "with softmax attention" in self.text("about"))
+        self.assertIn("softmax", self.text("serving-model"))
+        self.find("tab-write").click()
+        self.set("field-top_k", 7)
+        reload(LSSAR)
+        self.assertIn("4 tokens", self.generate("The old house", max_tokens=4, min_tokens=4))
+        self.until(lambda: "with LSSAR (p = 15) attention" in self.text("about"))
+        self.assertEqual(self.find("field-top_k").get_attribute("value"), "7")
+        # Maps that began with the old one say so.
+        self.find("tab-attention").click()
+        reload(SOFTMAX)
+        self.find("see").click()
+        self.until(lambda: "has another checkpoint by now" in self.text("attention-status"))
+        self.until(lambda: "with softmax attention" in self.text("about"))
+        self.find("see").click()
+        self.until(lambda: " tokens in " in self.text("attention-status"))
+        self.assertIn("softmax", self.shown(".axes .title"))
+
+
 class ErrorTest(Page):
     """What a person sees, and can do, when the server refuses or is gone."""
 
@@ -813,6 +1100,25 @@ class ErrorTest(Page):
                 self.run_script("sessionStorage.clear()")
             finally:
                 self.assertEqual(locked.stop(), 0)
+
+    def test_escape_leaves_the_key_as_it_is(self) -> None:
+        self.open()
+        key = lambda: self.run_script("return sessionStorage.getItem('lssar-api-key')")
+        try:
+            self.find("key-button").click()
+            self.find("key").send_keys("first")
+            browser.find_element(By.CSS_SELECTOR, "#key-dialog button[value=save]").click()
+            self.until(lambda: key() == "first")
+            self.run_script("""
+                document.getElementById("key-dialog").addEventListener("close", () => {
+                  window.closed_again = true;
+                });""")
+            self.find("key-button").click()
+            self.find("key").send_keys("second", Keys.ESCAPE)
+            self.until(lambda: self.run_script("return window.closed_again"))
+            self.assertEqual(key(), "first")
+        finally:
+            self.run_script("sessionStorage.clear()")
 
     def test_a_full_queue_is_explained(self) -> None:
         small = Server(
@@ -918,6 +1224,16 @@ class AccessTest(Page):
         self.set("field-max_tokens", 4)
         self.find("prompt").send_keys(Keys.CONTROL, Keys.ENTER)
         self.until(lambda: " tokens, first after" in self.text("write-status"))
+
+    def test_the_address_names_the_view(self) -> None:
+        self.open(view="serving")
+        self.run_script("document.querySelector('.skip').click()")
+        self.assertEqual(browser.switch_to.active_element.get_attribute("id"), "main")
+        self.assertEqual(self.run_script("return location.hash"), "#serving")
+        self.run_script("location.hash = '#score'")
+        self.until(lambda: self.find("view-score").is_displayed())
+        self.run_script("location.hash = '#nothing'")
+        self.until(lambda: self.run_script("return location.hash") == "#score")
 
     def test_every_control_has_a_name(self) -> None:
         self.open()
