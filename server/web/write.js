@@ -9,7 +9,9 @@ const CONTROLS = [
   ["min_p", "Min-p"], ["repetition_penalty", "Repetition penalty"], ["presence_penalty", "Presence penalty"],
   ["frequency_penalty", "Frequency penalty"], ["n", "Choices side by side"], ["min_tokens", "Least tokens"],
 ];
-const FIRST_VALUES = { max_tokens: 100, temperature: 0.8 };
+// Texts are to vary, answers to be right.
+const TEMPERATURES = { text: 0.8, chat: 0.2 };
+const FIRST_VALUES = { max_tokens: 100, temperature: TEMPERATURES.text };
 const ALTERNATIVES = 5;
 
 let model = null;
@@ -136,6 +138,13 @@ function showMode() {
   byId("choices").hidden = isChat();
 }
 
+function changeMode() {
+  const field = byId("field-temperature");
+  const { text, chat } = TEMPERATURES;
+  if (field.value === String(isChat() ? text : chat)) field.value = isChat() ? chat : text;
+  showMode();
+}
+
 function clearChat() {
   history = [];
   byId("chat-history").replaceChildren();
@@ -250,7 +259,7 @@ export function start(views) {
   byId("again").addEventListener("click", () => generate(Number(byId("again").dataset.seed)));
   byId("clear-chat").addEventListener("click", clearChat);
   for (const radio of byId("write-form").elements.mode) {
-    radio.addEventListener("change", showMode);
+    radio.addEventListener("change", changeMode);
   }
   byId("to-score").addEventListener("click", () => openText.score(written));
   byId("to-attention").addEventListener("click", () => openText.attention(written));

@@ -261,13 +261,19 @@ class WriteTest(Page):
         for said, node in zip(("Hello", "And you?"), answers):
             messages.append({"role": "user", "content": said})
             answer = server.post("/v1/chat/completions", {
-                "messages": messages, "max_tokens": 8, "seed": 3, "temperature": 0.8})
+                "messages": messages, "max_tokens": 8, "seed": 3, "temperature": 0.2})
             messages.append(answer["choices"][0]["message"])
             text = node.find_element(By.CSS_SELECTOR, ".text").get_attribute("textContent")
             # A stop marker has its probability; it is no part of the text.
             self.assertEqual(text.removesuffix("·"), messages[-1]["content"])
         self.find("clear-chat").click()
         self.assertEqual(self.all("#chat-history *"), [])
+        # A temperature of one's own stays.
+        self.choose("mode", "text")
+        self.assertEqual(self.find("field-temperature").get_attribute("value"), "0.8")
+        self.set("field-temperature", "0.5")
+        self.choose("mode", "chat")
+        self.assertEqual(self.find("field-temperature").get_attribute("value"), "0.5")
 
     def test_what_is_past_the_end_of_a_text_is_not_shown(self) -> None:
         self.open()

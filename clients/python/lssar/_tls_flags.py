@@ -13,7 +13,8 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help='use TLS; implied by --ca, --cert, --key')
     parser.add_argument('--ca', metavar='FILE', help="PEM roots that the server's certificate is "
                         "checked against [default: the system's]")
-    parser.add_argument('--cert', metavar='FILE', help='PEM certificate, if the server asks for one')
+    parser.add_argument('--cert', metavar='FILE',
+                        help='PEM certificate, if the server asks for one')
     parser.add_argument('--key', metavar='FILE', help='PEM key of --cert')
 
 
