@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <memory>
 
 #include "absl/strings/ascii.h"
@@ -69,11 +68,15 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
 }
 
 absl::Status WriteText(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (file.fail()) return absl::PermissionDeniedError(StrCat("cannot write ", path));
-  return absl::OkStatus();
+  std::FILE* const file = std::fopen(path.c_str(), "wb");
+  bool is_written =
+      file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  int error = errno;
+  if (file != nullptr && std::fclose(file) != 0 && is_written) {
+    is_written = false;
+    error = errno;
+  }
+  return is_written ? absl::OkStatus() : absl::ErrnoToStatus(error, StrCat("cannot write ", path));
 }
 
 absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& list_or_path) {

@@ -19,7 +19,7 @@ class ArgumentParser;
 // Errors  NOT_FOUND: it cannot be opened; INTERNAL: reading failed (it is a directory, for example)
 absl::StatusOr<std::string> ReadText(const std::string& path);
 
-// Errors  PERMISSION_DENIED: the file cannot be written
+// Errors  by errno: it cannot be written, or not wholly
 absl::Status WriteText(const std::string& path, const std::string& text);
 
 // Token ids: a list such as "2,17,300", or the path of a file of little-endian uint16 ids without a

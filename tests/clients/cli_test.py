@@ -640,6 +640,13 @@ class UsageTest(unittest.TestCase):
         self.assertIn(part, done.stderr)
         self.assertEqual(done.stdout, '')
 
+    def test_a_file_that_cannot_be_written_says_why(self):
+        for path, why in (('/no/folder/x.json', 'No such file or directory (NOT_FOUND)'),
+                          ('/dev/full', 'No space left on device (RESOURCE_EXHAUSTED)')):
+            done = run_cli('generate', 'x', '--max-tokens', '1', '--save-request', path)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(f'lssar: cannot write {path}: {why}', done.stderr)
+
     def test_wrong_usage_exits_2_and_suggests_names(self):
         self.expect_usage("did you mean '--temperature'?", 'generate', 'x', '--temprature=0.5')
         self.expect_usage("did you mean 'generate'?", 'genrate', 'x')
