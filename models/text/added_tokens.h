@@ -15,6 +15,9 @@
 
 namespace lssar {
 
+// The most bytes of a token, and of any other text of a checkpoint that is looked for in texts.
+inline constexpr size_t kMaxTokenBytes = 1024;
+
 // A text that is one token wherever it occurs ("<|endoftext|>").
 struct AddedToken {
   std::string content;

@@ -6,11 +6,14 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "models/json_fields.h"
+#include "models/text/added_tokens.h"
 #include "models/text/white_space.h"
 
 namespace lssar {
 
 using nlohmann::json;
+
+absl::Status RenderingStopped() { return absl::CancelledError("the rendering was stopped"); }
 
 // Keeps the first error.
 class ChatRolesReader {
@@ -83,7 +86,9 @@ class ChatRolesReader {
     if (!list.is_array()) fields_.Fail(StrCat(where, " must be an array of roles"));
     for (const json& role : list.is_array() ? list : json::array()) {
       if (!role.is_string()) fields_.Fail(StrCat(where, " must be an array of roles"));
-      if (role.is_string() && CheckRole(role.get<std::string>(), where)) {
+      if (!role.is_string() || !CheckRole(role.get<std::string>(), where)) continue;
+      // Once each, so that no list is long.
+      if (std::ranges::count(roles, role.get<std::string>()) == 0) {
         roles.push_back(role.get<std::string>());
       }
     }
@@ -111,6 +116,10 @@ class ChatRolesReader {
                        .dropped = ReadStrip("strip_dropped", &fields)};
     if (fields.Has("drop_through") && row.drop_through.empty())
       fields.Fail("drop_through is empty");
+    if (row.drop_through.size() > kMaxTokenBytes) {
+      fields.Fail(StrCat("drop_through has ", row.drop_through.size(), " bytes, must have at most ",
+                         kMaxTokenBytes));
+    }
     if (is_system) {
       if (!fields.Has("placement")) fields.Fail("placement is missing");
       table_.system_placement_ =
@@ -141,17 +150,39 @@ absl::StatusOr<ChatRoles> ChatRoles::Parse(std::string_view text, const std::str
   return ChatRolesReader(parsed, source).Read(template_sha256);
 }
 
-std::string_view ChatRoles::Row::StripContent(std::string_view content) const {
+namespace {
+
+// Where the last `part` in `text` begins; npos: there is none. nullopt: should_stop returned true.
+std::optional<size_t> FindLast(std::string_view text, std::string_view part,
+                               absl::FunctionRef<bool()> should_stop) {
+  constexpr size_t kBytesPerPoll = 4096;
+  for (size_t end = text.size(); end > 0;) {
+    if (should_stop()) return std::nullopt;
+    const size_t begin = end - std::min(end, kBytesPerPoll);
+    const size_t found = text.substr(begin, end - begin + part.size() - 1).rfind(part);
+    if (found != text.npos) return begin + found;
+    end = begin;
+  }
+  return text.npos;
+}
+
+}  // namespace
+
+std::optional<std::string_view> ChatRoles::Row::StripContent(
+    std::string_view content, absl::FunctionRef<bool()> should_stop) const {
   const auto strip_left = [&](Strip strip) {
     if (strip == Strip::kWhitespace) content = TrimLeft(content);
     if (strip == Strip::kNewlines) {
       content.remove_prefix(std::min(content.find_first_not_of('\n'), content.size()));
     }
   };
-  const size_t dropped_at = drop_through.empty() ? content.npos : content.rfind(drop_through);
-  if (dropped_at != content.npos) {
-    content.remove_prefix(dropped_at + drop_through.size());
-    strip_left(dropped);
+  if (!drop_through.empty()) {
+    const std::optional<size_t> dropped_at = FindLast(content, drop_through, should_stop);
+    if (!dropped_at) return std::nullopt;
+    if (*dropped_at != content.npos) {
+      content.remove_prefix(*dropped_at + drop_through.size());
+      strip_left(dropped);
+    }
   }
   strip_left(left);
   if (right == Strip::kWhitespace) content = TrimRight(content);
@@ -160,12 +191,14 @@ std::string_view ChatRoles::Row::StripContent(std::string_view content) const {
 }
 
 absl::StatusOr<std::string> ChatRoles::Render(std::span<const ChatMessage> messages,
-                                              bool add_generation_prompt) const {
+                                              bool add_generation_prompt,
+                                              absl::FunctionRef<bool()> should_stop) const {
   const auto names = [](const Roles& roles) { return roles.empty() ? "none" : StrJoin(roles); };
+  const Roles none;
   std::string_view role;  // of the last message
   for (size_t i = 0; i < messages.size(); ++i) {
     const auto found = next_.find(role);
-    const Roles allowed = found == next_.end() ? Roles() : found->second;
+    const Roles& allowed = found == next_.end() ? none : found->second;
     role = messages[i].role;
     if (std::ranges::count(allowed, role) == 0) {
       return absl::InvalidArgumentError(StrCat("messages[", i, "].role is \"", role,
@@ -186,7 +219,9 @@ absl::StatusOr<std::string> ChatRoles::Render(std::span<const ChatMessage> messa
     text += no_system_;
   } else if (system_placement_ != Placement::kOwn) {
     const Row& row = rows_.find("system")->second;
-    merged = StrCat(row.prefix, row.StripContent(messages.front().content), row.suffix);
+    const auto content = row.StripContent(messages.front().content, should_stop);
+    if (!content) return RenderingStopped();
+    merged = StrCat(row.prefix, *content, row.suffix);
     first = 1;
     for (size_t i = 1; i < messages.size(); ++i) {
       if (messages[i].role != "user") continue;
@@ -200,9 +235,12 @@ absl::StatusOr<std::string> ChatRoles::Render(std::span<const ChatMessage> messa
     const bool is_last = i + 1 == messages.size() && last != last_rows_.end();
     const Row* row = is_last ? &last->second : &rows_.find(message.role)->second;
     if (i == merged_at && system_user_) row = &*system_user_;
+    if (should_stop()) return RenderingStopped();
+    const auto content = row->StripContent(message.content, should_stop);
+    if (!content) return RenderingStopped();
     for (const std::string_view part :
-         {std::string_view(row->prefix), i == merged_at ? std::string_view(merged) : "",
-          row->StripContent(message.content), std::string_view(row->suffix)}) {
+         {std::string_view(row->prefix), i == merged_at ? std::string_view(merged) : "", *content,
+          std::string_view(row->suffix)}) {
       if (part.size() > kMaxPromptBytes - text.size()) {
         return absl::InvalidArgumentError(
             StrCat("the prompt is longer than ", kMaxPromptBytes, " bytes"));

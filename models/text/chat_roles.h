@@ -9,10 +9,15 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "models/text/chat_message.h"
 
 namespace lssar {
+
+// CANCELLED: what Render returns where should_stop returned true.
+absl::Status RenderingStopped();
 
 // Const after Parse and safe from any thread.
 class ChatRoles {
@@ -25,8 +30,11 @@ class ChatRoles {
 
   // Errors  INVALID_ARGUMENT: an order of roles that the table does not allow (names the message),
   //         or a prompt of more than kMaxPromptBytes
-  absl::StatusOr<std::string> Render(std::span<const ChatMessage> messages,
-                                     bool add_generation_prompt) const;
+  //         CANCELLED: should_stop returned true, which is asked for each message and every 4 KiB
+  //         of one where drop_through is looked for
+  absl::StatusOr<std::string> Render(
+      std::span<const ChatMessage> messages, bool add_generation_prompt,
+      absl::FunctionRef<bool()> should_stop = [] { return false; }) const;
 
   const std::vector<std::string>& StopStrings() const { return stop_strings_; }
 
@@ -41,7 +49,9 @@ class ChatRoles {
     std::string drop_through;  // empty: nothing is dropped
     Strip dropped = Strip::kNone;
 
-    std::string_view StripContent(std::string_view content) const;
+    // nullopt: should_stop returned true.
+    std::optional<std::string_view> StripContent(std::string_view content,
+                                                 absl::FunctionRef<bool()> should_stop) const;
   };
   enum class Placement : uint8_t { kOwn, kFirstUser, kLastUser };
   using Rows = std::map<std::string, Row, std::less<>>;  // by role

@@ -36,11 +36,13 @@ struct Value {
 class Renderer {
  public:
   Renderer(std::span<const ChatMessage> messages, bool add_generation_prompt,
-           std::string_view bos_token, std::string_view eos_token)
+           std::string_view bos_token, std::string_view eos_token,
+           absl::FunctionRef<bool()> should_stop)
       : messages_(messages),
         add_generation_prompt_(add_generation_prompt),
         bos_token_(bos_token),
-        eos_token_(eos_token) {}
+        eos_token_(eos_token),
+        should_stop_(should_stop) {}
 
   void Run(const std::vector<TemplateNode>& nodes) {
     for (const TemplateNode& node : nodes) {
@@ -87,6 +89,10 @@ class Renderer {
     if (work_ > kMaxRenderWork) {
       Fail(StrCat("it takes more than ", kMaxRenderWork, " steps to render ", messages_.size(),
                   " messages"));
+    }
+    if (status_.ok() && work_ >= polled_at_) {
+      polled_at_ = work_ + kRenderWorkPerPoll;
+      if (should_stop_()) status_ = RenderingStopped();
     }
     return status_.ok();
   }
@@ -169,7 +175,9 @@ class Renderer {
   bool add_generation_prompt_;
   std::string_view bos_token_, eos_token_;
   size_t message_idx_ = 0;  // in the loop
+  absl::FunctionRef<bool()> should_stop_;
   int64_t work_ = 0;
+  int64_t polled_at_ = 0;
   std::deque<std::string> joined_;  // texts of the statement that runs
   size_t joined_bytes_ = 0;
   std::string text_;
@@ -202,10 +210,11 @@ bool ChatTemplate::IsRoleTable() const { return program_->roles.has_value(); }
 absl::StatusOr<std::string> ChatTemplate::Render(std::span<const ChatMessage> messages,
                                                  bool add_generation_prompt,
                                                  std::string_view bos_token,
-                                                 std::string_view eos_token) const {
+                                                 std::string_view eos_token,
+                                                 absl::FunctionRef<bool()> should_stop) const {
   if (messages.empty()) return absl::InvalidArgumentError("chat template: there is no message");
-  if (program_->roles) return program_->roles->Render(messages, add_generation_prompt);
-  Renderer renderer(messages, add_generation_prompt, bos_token, eos_token);
+  if (program_->roles) return program_->roles->Render(messages, add_generation_prompt, should_stop);
+  Renderer renderer(messages, add_generation_prompt, bos_token, eos_token, should_stop);
   renderer.Run(program_->nodes);
   return std::move(renderer).Result();
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "models/text/chat_message.h"
 #include "models/text/chat_roles.h"
@@ -19,6 +20,7 @@ namespace lssar {
 // costs 1, an expression or a statement kWorkOfExpression.
 inline constexpr int64_t kMaxRenderWork = int64_t{1} << 30;
 inline constexpr int64_t kWorkOfExpression = 32;
+inline constexpr int64_t kRenderWorkPerPoll = 1 << 18;  // and what one text costs
 
 // A role table, or a subset of Jinja (README.md lists it). Parse refuses anything outside it, with
 // line, column and what was found there.
@@ -38,9 +40,12 @@ class ChatTemplate {
   // Errors  INVALID_ARGUMENT: no message, ChatRoles::Render's; raise_exception() was called, the
   //         prompt would be longer than kMaxPromptBytes, or rendering would take more than
   //         kMaxRenderWork
-  absl::StatusOr<std::string> Render(std::span<const ChatMessage> messages,
-                                     bool add_generation_prompt, std::string_view bos_token,
-                                     std::string_view eos_token) const;
+  //         CANCELLED: should_stop returned true, which is asked at least once in
+  //         kRenderWorkPerPoll; by a role table as ChatRoles::Render does
+  absl::StatusOr<std::string> Render(
+      std::span<const ChatMessage> messages, bool add_generation_prompt, std::string_view bos_token,
+      std::string_view eos_token,
+      absl::FunctionRef<bool()> should_stop = [] { return false; }) const;
 
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;

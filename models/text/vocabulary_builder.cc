@@ -14,7 +14,6 @@ namespace {
 
 // Bounds the splits of a piece that AddAllMerges tries, and the search for an added token at each
 // byte of a text.
-constexpr size_t kMaxTokenBytes = 1024;
 
 // UTF-8 of a character below U+0800.
 std::string Spell(int character) {

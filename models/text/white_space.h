@@ -8,6 +8,7 @@
 namespace lssar {
 
 // UTF-8 or not: what is no character is no white space.
+// Cost  some 2 ns for each byte that is trimmed
 std::string_view TrimLeft(std::string_view text);
 std::string_view TrimRight(std::string_view text);
 

@@ -15,7 +15,7 @@
 namespace lssar {
 namespace {
 
-// Messages of a chat. Each takes microseconds of its template, which cannot be stopped.
+// Messages of a chat. The work of a template grows with them.
 constexpr size_t kMaxChatMessages = size_t{1} << 16;
 // Bytes of a chat template's own error, which may repeat what a message says.
 constexpr size_t kMaxTemplateErrorBytes = 200;
@@ -106,8 +106,9 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& contex
                                                             : !chat.continue_final_message();
   const auto render = [&](const std::vector<ChatMessage>& rendered) -> absl::StatusOr<std::string> {
     auto text = checkpoint.chat_template->Render(rendered, adds_prompt, checkpoint.bos_token,
-                                                 checkpoint.eos_token);
+                                                 checkpoint.eos_token, context.should_stop);
     if (text.ok()) return text;
+    if (absl::IsCancelled(text.status())) return WithPrefix("chat: ", text.status());
     const std::string_view reason(text.status().message().data(), text.status().message().size());
     return RefusedField("chat", Shorten(reason, kMaxTemplateErrorBytes));
   };

@@ -88,6 +88,37 @@ TEST(ChatRolesTest, RefusesOrders) {
               HasSubstr("allows user there"));
 }
 
+// The last occurrence, also one on both sides of a poll.
+TEST(ChatRolesTest, DropsThroughTheLastOccurrenceInALongText) {
+  for (const size_t num_behind : {0, 4'090, 4'096, 9'000}) {
+    const std::string behind(num_behind, 'b');
+    const std::string content = std::string(5'000, 'a') + "</think>x</think>" + behind;
+    EXPECT_EQ(RenderedWith(Table(), {{"user", "a"}, {"assistant", content}, {"user", "c"}}),
+              "<s>[default]<U>a</U><A>" + behind + "</A><U>c</U><A>");
+  }
+}
+
+TEST(ChatRolesTest, ARenderingStops) {
+  json table = Table();
+  table["assistant"]["drop_through"] = std::string(1023, 'a') + "b";
+  const auto roles = ChatRoles::Parse(table.dump(), "roles.json", kHash);
+  ASSERT_TRUE(roles.ok()) << roles.status();
+  const std::vector<ChatMessage> messages{
+      {"user", "a"}, {"assistant", std::string(1'000'000, 'a')}, {"user", "c"}};
+  int num_polls = 0;
+  const auto stopped = roles->Render(messages, true, [&num_polls] { return ++num_polls == 100; });
+  EXPECT_TRUE(absl::IsCancelled(stopped.status())) << stopped.status();
+}
+
+// Each message would look through, and copy, its list.
+TEST(ChatRolesTest, ARoleCountsOnceInAList) {
+  json table = Table();
+  table["next"]["user"] = json::array();
+  for (int i = 0; i < 3; ++i) table["next"]["user"].push_back("assistant");
+  EXPECT_THAT(RenderedWith(table, {{"user", "a"}, {"user", "b"}}),
+              HasSubstr("allows assistant there"));
+}
+
 TEST(ChatRolesTest, ErrorsNameTheField) {
   const auto refusal = [](const std::string& path, const json& value) {
     json table = Table();
@@ -102,6 +133,8 @@ TEST(ChatRolesTest, ErrorsNameTheField) {
   EXPECT_THAT(refusal("/user/more", 1), HasSubstr("more"));
   EXPECT_THAT(refusal("/system/placement", "here"), HasSubstr("placement"));
   EXPECT_THAT(refusal("/assistant/drop_through", ""), HasSubstr("drop_through is empty"));
+  EXPECT_THAT(refusal("/assistant/drop_through", std::string(1025, 'a')),
+              HasSubstr("assistant: drop_through has 1025 bytes, must have at most 1024"));
   EXPECT_THAT(refusal("/next/user", {"tool"}), HasSubstr("\"tool\", which has no row"));
   EXPECT_THAT(refusal("/generate_after", "user"), HasSubstr("generate_after"));
   EXPECT_THAT(refusal("/stop_strings", {""}), HasSubstr("stop_strings"));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "models/text/white_space.h"
 #include "nlohmann/json.hpp"
 #include "tests/models/fixture.h"
 
@@ -98,6 +99,41 @@ TEST(ChatTemplateTest, TrimKnowsEveryWhiteSpaceOfPython) {
   const std::vector<ChatMessage> kept{{"user", "\u200bhi\ufeff"}};
   EXPECT_EQ(Rendered("{{ messages[0].content | trim }}", true, kept), "\u200bhi\ufeff");
   EXPECT_EQ(Rendered("a\u00a0{%- if true -%}\u3000b{% endif %}"), "ab");
+}
+
+// From either end, also where a text is not UTF-8 or ends within a character.
+TEST(ChatTemplateTest, TrimTakesWholeCharacters) {
+  std::string spaces;
+  for (const char c : {'\t', '\n', '\v', '\f', '\r', '\x1c', '\x1d', '\x1e', '\x1f', ' '})
+    spaces += c;
+  for (const char* const space :
+       {"\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005",
+        "\u2006", "\u2007", "\u2008", "\u2009", "\u200a", "\u2028", "\u2029", "\u202f", "\u205f",
+        "\u3000"}) {
+    spaces += space;
+  }
+  EXPECT_EQ(TrimLeft(spaces + "a" + spaces), "a" + spaces);
+  EXPECT_EQ(TrimRight(spaces + "a" + spaces), spaces + "a");
+  EXPECT_EQ(TrimLeft(spaces), "");
+  EXPECT_EQ(TrimRight(spaces), "");
+  for (const std::string_view kept : {"\x85", "\xC2", "\x80\x80", "\xE2\x80", "\xE3\x80", "\u200b",
+                                      "\u2060", "\u180e", "\u0084", "\u3001", "\x1b", "\x0e"}) {
+    EXPECT_EQ(TrimLeft(kept), kept);
+    EXPECT_EQ(TrimRight(kept), kept);
+  }
+}
+
+TEST(ChatTemplateTest, ARenderingStops) {
+  const auto chat_template =
+      ChatTemplate::Parse("{% for m in messages %}" +
+                          Repeated("{% if m.content | trim %}{% endif %}", 1000) + "{% endfor %}");
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  const std::vector<ChatMessage> messages{{"user", std::string(100'000, ' ')}};
+  int num_polls = 0;
+  const auto stopped = chat_template->Render(messages, true, "<s>", "</s>",
+                                             [&num_polls] { return ++num_polls == 100; });
+  EXPECT_TRUE(absl::IsCancelled(stopped.status())) << stopped.status();
+  EXPECT_EQ(num_polls, 100);
 }
 
 TEST(ChatTemplateTest, RaiseException) {
