@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <optional>
 #include <utility>
 
 #include "base/quote.h"
@@ -18,6 +19,9 @@ namespace lssar {
 namespace {
 
 using Kind = PreTokenizerStep::Kind;
+
+constexpr std::string_view kDigitRunsPattern = R"(\p{N}+)";
+constexpr std::string_view kDigitPattern = R"(\p{N})";
 
 // Unicode's White_Space; PCRE2's \s is not exactly that.
 constexpr std::string_view kSpaces =
@@ -177,23 +181,88 @@ class PatternTranslator {
   std::string out_;
 };
 
-// Up to PCRE2's limit a match of a hostile pattern takes some 0.03 s.
-constexpr int kMatchesPerPoll = 16;
-
 struct FreeCode {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }
 };
 struct FreeMatch {
   void operator()(pcre2_match_data* match) const { pcre2_match_data_free(match); }
 };
+struct FreeContext {
+  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+};
 using Code = std::unique_ptr<pcre2_code, FreeCode>;
+
+// The patterns that end a word between a letter and a space, and whose words do not depend on what
+// is on the other side.
+bool IsKnownToSplitAtSpaces(std::string_view pattern) {
+  return pattern == kGpt2Pattern || pattern == kCl100kPattern || pattern == kQwen2Pattern ||
+         pattern == kO200kPattern;
+}
+
+// Patterns that split any text in linear time. Their matches are not watched, which takes up to
+// twice a split's time.
+bool IsKnownToBeFast(std::string_view pattern) {
+  return IsKnownToSplitAtSpaces(pattern) || pattern == kDigitRunsPattern ||
+         pattern == kDigitPattern;
+}
+
+// Ends the matches of a pattern that take too long. PCRE2's own limit does not: it counts anew at
+// each place where a match may begin, and not the characters that one item of the pattern reads.
+// PCRE2 calls OnItem before each item (PCRE2_AUTO_CALLOUT).
+class MatchWatch {
+ public:
+  // For the matches in one text. The work is a call, and kBytesPerStep that PCRE2 went forth or
+  // back between two calls, what an item has read: some 10 ns each.
+  MatchWatch(size_t text_bytes, absl::FunctionRef<bool()> should_stop)
+      : max_steps_(kMinSteps + kStepsPerByte * text_bytes),
+        should_stop_(should_stop),
+        context_(pcre2_match_context_create(nullptr)) {
+    pcre2_set_callout(context_.get(), OnItem, this);
+  }
+  MatchWatch(const MatchWatch&) = delete;
+  MatchWatch& operator=(const MatchWatch&) = delete;
+
+  pcre2_match_context* Context() const { return context_.get(); }
+  // Why pcre2_match returned PCRE2_ERROR_CALLOUT: should_stop returned true, or else the work.
+  bool IsStopped() const { return is_stopped_; }
+
+ private:
+  static constexpr size_t kStepsPerPoll = 256;
+  static constexpr size_t kBytesPerStep = 256;
+  // Patterns of tokenizers take 2 to 4 calls a byte.
+  static constexpr size_t kStepsPerByte = 1024;
+  static constexpr size_t kMinSteps = size_t{1} << 22;
+
+  static int OnItem(pcre2_callout_block* block, void* watch) {
+    return static_cast<MatchWatch*>(watch)->Step(block->current_position);
+  }
+
+  int Step(size_t at) {
+    const size_t distance = at > last_at_ ? at - last_at_ : last_at_ - at;
+    last_at_ = at;
+    num_steps_ += 1 + distance / kBytesPerStep;
+    if (num_steps_ < polled_at_) return 0;
+    polled_at_ = num_steps_ + kStepsPerPoll;
+    is_stopped_ = should_stop_();
+    return is_stopped_ || num_steps_ > max_steps_ ? PCRE2_ERROR_CALLOUT : 0;
+  }
+
+  const size_t max_steps_;
+  const absl::FunctionRef<bool()> should_stop_;
+  const std::unique_ptr<pcre2_match_context, FreeContext> context_;
+  size_t last_at_ = 0;
+  size_t num_steps_ = 0, polled_at_ = 0;
+  bool is_stopped_ = false;
+};
 
 absl::StatusOr<Code> Compile(std::string_view pattern) {
   ASSIGN_OR_RETURN(const std::string translated, PatternTranslator(pattern).Translate());
   int error = 0;
   PCRE2_SIZE at = 0;
-  Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                          PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr));
+  Code code(pcre2_compile(
+      reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+      PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C | (IsKnownToBeFast(pattern) ? 0 : PCRE2_AUTO_CALLOUT),
+      &error, &at, nullptr));
   if (code == nullptr) {
     std::array<PCRE2_UCHAR, 256> message{};
     pcre2_get_error_message(error, message.data(), message.size());
@@ -257,13 +326,6 @@ size_t MatchGpt2InAscii(std::string_view text, size_t begin) {
   return end - begin > 1 ? end - 1 : end;
 }
 
-// The patterns that end a word between a letter and a space, and whose words do not depend on what
-// is on the other side.
-bool IsKnownToSplitAtSpaces(std::string_view pattern) {
-  return pattern == kGpt2Pattern || pattern == kCl100kPattern || pattern == kQwen2Pattern ||
-         pattern == kO200kPattern;
-}
-
 }  // namespace
 
 // One step, ready to run.
@@ -275,11 +337,12 @@ class PreTokenizer::Splitter {
     std::string_view pattern;
     switch (step.kind) {
       case Kind::kPattern: pattern = step.pattern; break;
-      case Kind::kDigitRuns: pattern = R"(\p{N}+)"; break;
-      case Kind::kSingleDigits: pattern = R"(\p{N})"; break;
+      case Kind::kDigitRuns: pattern = kDigitRunsPattern; break;
+      case Kind::kSingleDigits: pattern = kDigitPattern; break;
       default: return splitter;
     }
     ASSIGN_OR_RETURN(splitter->code_, Compile(pattern));
+    splitter->is_watched_ = !IsKnownToBeFast(pattern);
     splitter->is_gpt2_ = pattern == kGpt2Pattern;
     splitter->splits_at_spaces_ = IsKnownToSplitAtSpaces(pattern);
     return splitter;
@@ -316,8 +379,9 @@ class PreTokenizer::Splitter {
     const std::unique_ptr<pcre2_match_data, FreeMatch> match(
         pcre2_match_data_create_from_pattern(code_.get(), nullptr));
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    std::optional<MatchWatch> watch;
+    if (is_watched_) watch.emplace(text.size(), should_stop);
     size_t polled_at = 0;
-    int num_matches = 0;
     for (size_t begin = 0; begin < text.size();) {
       if (begin >= polled_at) {
         if (should_stop()) return EncodingStopped();
@@ -325,11 +389,11 @@ class PreTokenizer::Splitter {
       }
       size_t end = is_gpt2_ ? MatchGpt2InAscii(text, begin) : 0;
       if (end == 0) {
-        if (++num_matches % kMatchesPerPoll == 0 && should_stop()) return EncodingStopped();
         const int found = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK,
-                                      match.get(), nullptr);
+                                      match.get(), watch ? watch->Context() : nullptr);
         if (found == PCRE2_ERROR_NOMATCH) return on_word(text.substr(begin));
-        if (found < 0) {  // PCRE2's limit of steps or of memory
+        if (watch && watch->IsStopped()) return EncodingStopped();
+        if (found < 0) {  // the watch's limit, or PCRE2's of steps or of memory
           return absl::InvalidArgumentError(StrCat(
               "text cannot be split into words at byte ", begin,
               ": the tokenizer's pattern takes too many steps there (PCRE2 error ", found, ")"));
@@ -380,6 +444,7 @@ class PreTokenizer::Splitter {
 
   Kind kind_ = Kind::kPattern;
   Code code_;
+  bool is_watched_ = false;
   bool is_gpt2_ = false;
   bool splits_at_spaces_ = false;
 };

@@ -67,9 +67,10 @@ class PreTokenizer {
   // Calls `on_word` with each word, in order, until it returns false. `begins_text`: nothing of the
   // request's text is before `text`.
   // Requires  UTF-8
-  // Errors    INTERNAL: a limit of PCRE2, which of the known patterns' words only a run of some 10
-  //           million spaces or capitals reaches; CANCELLED: should_stop returned true, which is
-  //           asked every 4 KiB and every 16 matches, or on_word false
+  // Errors    INVALID_ARGUMENT: a pattern takes more than some thousand steps a byte, or a limit of
+  //           PCRE2, which of the known patterns' words only a run of some 10 million spaces or
+  //           capitals reaches; CANCELLED: should_stop returned true, which is asked every 4 KiB
+  //           and, of other patterns, every 256 steps of a match, or on_word false
   absl::Status Split(std::string_view text, bool begins_text, absl::FunctionRef<bool()> should_stop,
                      absl::FunctionRef<bool(std::string_view)> on_word) const;
 

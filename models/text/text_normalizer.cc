@@ -110,17 +110,29 @@ bool ToForm(bool is_composed, bool is_compatible, absl::FunctionRef<bool()> shou
   return true;
 }
 
-// Ends when the text has more than `max_bytes`.
-void ReplaceAll(std::string_view from, std::string_view to, size_t max_bytes, std::string* text) {
+// Ends when the text has more than `max_bytes`. Returns false if should_stop did.
+bool ReplaceAll(std::string_view from, std::string_view to, size_t max_bytes,
+                absl::FunctionRef<bool()> should_stop, std::string* text) {
   LSSAR_CHECK(!from.empty());
+  const std::string_view view = *text;
   std::string out;
-  size_t at = 0;
-  for (size_t next = 0; (next = text->find(from, at)) != text->npos; at = next + from.size()) {
-    out.append(*text, at, next - at).append(to);
-    if (out.size() > max_bytes) break;
+  size_t done = 0;  // bytes of `text` that `out` has, replaced
+  for (size_t at = 0, polled_at = 0; at < view.size() && out.size() <= max_bytes;) {
+    if (at >= polled_at) {
+      if (should_stop()) return false;
+      polled_at = at + kBytesPerPoll;
+    }
+    // Those that begin before the next poll.
+    const size_t next = view.substr(at, polled_at - at + from.size() - 1).find(from);
+    if (next == view.npos) {
+      at = polled_at;
+      continue;
+    }
+    out.append(view, done, at + next - done).append(to);
+    done = at = at + next + from.size();
   }
-  if (at == 0 && out.empty()) return;
-  *text = out.append(*text, at);
+  if (done > 0) *text = out.append(view, done);
+  return true;
 }
 
 }  // namespace
@@ -151,7 +163,9 @@ absl::Status NormalizeText(const std::vector<NormalizerStep>& steps,
         if (!text->empty()) text->insert(0, step.to);
         break;
       case Kind::kReplace:
-        ReplaceAll(step.from, step.to, MaxNormalizedBytes(num_bytes), text);
+        if (!ReplaceAll(step.from, step.to, MaxNormalizedBytes(num_bytes), should_stop, text)) {
+          return EncodingStopped();
+        }
         break;
     }
     if (text->size() > MaxNormalizedBytes(num_bytes)) return TooLongWhenNormalized(num_bytes);

@@ -31,10 +31,12 @@ constexpr size_t MaxNormalizedBytes(size_t num_bytes) { return 16 * num_bytes + 
 absl::Status TooLongWhenNormalized(size_t num_bytes);
 
 // Applies `steps` in order to `text`, in place.
-// Requires  UTF-8; no `from` is empty
+// Requires  UTF-8; no `from` is empty; `from` and `to` have at most kMaxTokenBytes
 // Errors    INVALID_ARGUMENT: the text becomes longer than MaxNormalizedBytes; CANCELLED:
-//           should_stop returned true. `text` is then unspecified.
-// Cost      O(n log n), also for long runs of combining marks
+//           should_stop returned true, which is asked every 4 KiB of each step. `text` is then
+//           unspecified.
+// Cost      O(n log n), also for long runs of combining marks; times the bytes of `from` where the
+//           text repeats its beginning
 // Source    Unicode Standard Annex 15 (utf8proc: Unicode 15)
 absl::Status NormalizeText(const std::vector<NormalizerStep>& steps,
                            absl::FunctionRef<bool()> should_stop, std::string* text);

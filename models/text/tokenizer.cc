@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "base/quote.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
@@ -190,6 +191,8 @@ absl::StatusOr<bool> PrefersTokenizerJson(const std::string& directory, int voca
     return fault(StrCat("token ", id, " is ", Quote(token), " in tokenizer.json, and ", mine,
                         " in tokenizer.model"));
   };
+  absl::flat_hash_map<std::string, int64_t> ids_beside;
+  for (const AddedToken& token : beside) ids_beside.emplace(token.content, token.id);
   const auto num_pieces = std::ssize(file.pieces);
   for (const auto& [id, token] : other.tokens) {
     if (id < 0 || id >= vocab_size) continue;
@@ -197,9 +200,9 @@ absl::StatusOr<bool> PrefersTokenizerJson(const std::string& directory, int voca
       const std::string& piece = file.pieces[size_t(id)].text;
       if (piece != token) return token_fault(id, token, Quote(piece));
     } else if (!other.is_bpe) {
-      const auto mine = std::ranges::find(beside, token, &AddedToken::content);
-      if (mine == beside.end()) return token_fault(id, token, "no token");
-      if (mine->id != id) return token_fault(id, token, StrCat("token ", mine->id));
+      const auto mine = ids_beside.find(token);
+      if (mine == ids_beside.end()) return token_fault(id, token, "no token");
+      if (mine->second != id) return token_fault(id, token, StrCat("token ", mine->second));
     }
   }
   if (other.is_bpe) return true;

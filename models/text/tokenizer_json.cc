@@ -101,6 +101,12 @@ class Reader {
     if (num_steps > kMaxSteps) fields->Fail(StrCat("is step ", num_steps, ", at most ", kMaxSteps));
   }
 
+  // What a step looks for or puts into each text.
+  static void CheckSize(std::string_view name, std::string_view text, JsonFields* fields) {
+    if (text.size() <= kMaxTokenBytes) return;
+    fields->Fail(StrCat(name, " has ", text.size(), " bytes, must have at most ", kMaxTokenBytes));
+  }
+
   // The text of {"String": text}.
   std::string LiteralPattern(JsonFields* fields, std::string_view where) const {
     const json* const pattern = fields->Object("pattern");
@@ -110,6 +116,7 @@ class Reader {
     pattern_fields.RejectOthers({"String"});
     std::string text = pattern_fields.Text("String");
     if (text.empty()) pattern_fields.Fail("String is empty");
+    CheckSize("String", text, &pattern_fields);
     if (!pattern_fields.status().ok()) fields->Fail(StrCat(pattern_fields.status().message()));
     return text;
   }
@@ -133,11 +140,13 @@ class Reader {
     } else if (type == "Prepend") {
       fields.RejectOthers({"type", "prepend"});
       step = {.kind = NormalizerStep::Kind::kPrepend, .from = "", .to = fields.Text("prepend")};
+      CheckSize("prepend", step.to, &fields);
     } else if (type == "Replace") {
       fields.RejectOthers({"type", "pattern", "content"});
       step = {.kind = NormalizerStep::Kind::kReplace,
               .from = LiteralPattern(&fields, where),
               .to = fields.Text("content")};
+      CheckSize("content", step.to, &fields);
     } else {
       RejectType(type, "one of NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence", &fields);
     }
@@ -461,29 +470,41 @@ class Reader {
   absl::Status AddTokensBeside(VocabularyBuilder* builder) const {
     ASSIGN_OR_RETURN(TokensBeside beside, ReadTokensBeside(directory_));
     RETURN_IF_ERROR(CheckPrefixSpace(beside));
+    Added added{.next_id = num_pieces_};
+    const std::vector<AddedToken>& before = builder->Get()->added_tokens;
+    for (size_t i = 0; i < before.size(); ++i) added.Add(before[i], i);
     for (size_t i = 0; i < beside.tokens.size(); ++i) {
       AddedToken& token = beside.tokens[i];
       const bool is_stale = i >= beside.num_in_decoder && beside.has_decoder && token.id != kNoId;
-      if (!is_stale) RETURN_IF_ERROR(AddTokenBeside(std::move(token), builder));
+      if (!is_stale) RETURN_IF_ERROR(AddTokenBeside(std::move(token), &added, builder));
     }
     return absl::OkStatus();
   }
 
-  absl::Status AddTokenBeside(AddedToken token, VocabularyBuilder* builder) const {
+  // The added tokens so far.
+  struct Added {
+    TextMap<size_t> indices = {};  // by content
+    int64_t next_id = 0;           // behind those of the pieces and of these tokens
+
+    void Add(const AddedToken& token, size_t index) {
+      indices.emplace(token.content, index);
+      next_id = std::max(next_id, int64_t{token.id} + 1);
+    }
+  };
+
+  absl::Status AddTokenBeside(AddedToken token, Added* added, VocabularyBuilder* builder) const {
     BpeVocabulary& vocabulary = *builder->Get();
-    auto& added = vocabulary.added_tokens;
-    const auto known = std::ranges::find(added, token.content, &AddedToken::content);
-    if (known != added.end()) {
+    if (const auto found = added->indices.find(token.content); found != added->indices.end()) {
       if (token.id == kNoId) return absl::OkStatus();
-      known->is_special = token.is_special;
-      known->is_normalized = token.is_normalized;
-      vocabulary.pieces[size_t(known->id)] = token.is_special ? "" : token.content;
+      AddedToken& known = vocabulary.added_tokens[found->second];
+      known.is_special = token.is_special;
+      known.is_normalized = token.is_normalized;
+      vocabulary.pieces[size_t(known.id)] = token.is_special ? "" : token.content;
       return absl::OkStatus();
     }
     int64_t next = builder->IdOf(token.content);
     if (next == kNoId) {
-      next = num_pieces_;
-      for (const AddedToken& each : added) next = std::max(next, int64_t{each.id} + 1);
+      next = added->next_id;
       if (token.id != kNoId && token.id != next) {
         return CannotAddToken(path_, token.content, next,
                               StrCat("but it is token ", token.id, " there"));
@@ -496,6 +517,7 @@ class Reader {
       }
     }
     token.id = int32_t(next);
+    added->Add(token, vocabulary.added_tokens.size());
     return builder->AddToken(std::move(token));
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -66,8 +67,13 @@ std::optional<std::string> ContentOf(const json& token) {
   return content.get<std::string>();
 }
 
-absl::Status ReadSpecialTokens(const json& config, const std::string& path,
-                               std::vector<std::string>* tokens) {
+// Each once.
+struct SpecialTokens {
+  std::vector<std::string> in_order;
+  std::set<std::string, std::less<>> all;
+};
+
+absl::Status ReadSpecialTokens(const json& config, const std::string& path, SpecialTokens* tokens) {
   JsonFields fields(config, path);
   const auto add = [&](const std::string& where, const json& token) {
     const std::optional<std::string> content = ContentOf(token);
@@ -78,7 +84,7 @@ absl::Status ReadSpecialTokens(const json& config, const std::string& path,
       RejectStripping(token, &token_fields);
       if (!token_fields.status().ok()) fields.Fail(StrCat(token_fields.status().message()));
     }
-    if (std::ranges::find(*tokens, *content) == tokens->end()) tokens->push_back(*content);
+    if (tokens->all.insert(*content).second) tokens->in_order.push_back(*content);
   };
   for (const char* const name : kSpecialTokens) {
     if (const auto found = config.find(name); found != config.end()) add(name, *found);
@@ -130,9 +136,9 @@ absl::StatusOr<TokensBeside> ReadTokensBeside(const std::string& directory) {
   ASSIGN_OR_RETURN(json config, ReadJsonFile(config_path));
   if (!config.is_null()) RETURN_IF_ERROR(JsonFields(config, config_path).status());
   RETURN_IF_ERROR(AddSpecialTokensMap(directory, &config));
-  std::vector<std::string> special_tokens;
+  SpecialTokens special_tokens;
   const auto is_listed = [&](const std::string& content) {
-    return std::ranges::find(special_tokens, content) != special_tokens.end();
+    return special_tokens.all.contains(content);
   };
   if (!config.is_null()) {
     JsonFields fields(config, config_path);
@@ -173,7 +179,7 @@ absl::StatusOr<TokensBeside> ReadTokensBeside(const std::string& directory) {
     std::ranges::stable_sort(beside.tokens.begin() + ptrdiff_t(beside.num_in_decoder),
                              beside.tokens.end(), {}, &AddedToken::id);
   }
-  for (const std::string& content : special_tokens) {
+  for (const std::string& content : special_tokens.in_order) {
     RETURN_IF_ERROR(add({.content = content, .id = kNoId}, config_path));
   }
   return beside;

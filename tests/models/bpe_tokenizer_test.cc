@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ctime>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -481,6 +483,22 @@ TEST(ByteLevelTokenizerTest, RefusesPipelinesWithOtherIds) {
          j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "b"}};
        },
        "pattern: unknown field \"Regex\""},
+      {[](json& j) {
+         j["normalizer"] = {{"type", "Replace"},
+                            {"pattern", {{"String", std::string(1025, 'a')}}},
+                            {"content", "b"}};
+       },
+       "pattern: String has 1025 bytes, must have at most 1024"},
+      {[](json& j) {
+         j["normalizer"] = {{"type", "Replace"},
+                            {"pattern", {{"String", "a"}}},
+                            {"content", std::string(1025, 'b')}};
+       },
+       "content has 1025 bytes, must have at most 1024"},
+      {[](json& j) {
+         j["normalizer"] = {{"type", "Prepend"}, {"prepend", std::string(1025, 'b')}};
+       },
+       "prepend has 1025 bytes, must have at most 1024"},
       {[](json& j) { j.erase("pre_tokenizer"); }, "decoder is missing"},
       {[](json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }, "\"Whitespace\""},
       {[](json& j) {
@@ -630,6 +648,87 @@ TEST(HostileTokenizerTest, AnEncodeStopsBetweenMatches) {
         return num_polls == 3;
       });
   EXPECT_TRUE(absl::IsCancelled(stopped.status())) << stopped.status();
+}
+
+// PCRE2's limit counts anew at each byte where a match may begin.
+TEST(HostileTokenizerTest, AnEncodeStopsWithinAMatch) {
+  for (const std::string pattern : {"a{10000}[bc]", "(?:a{100}){50}[bc]", "a++[bc]"}) {
+    const auto tokenizer = LoadPipeline(nullptr, SplitBy(pattern));
+    int num_polls = 0;
+    const auto stopped = tokenizer->Encode(std::string(30'000, 'a'), [&num_polls] {
+      ++num_polls;
+      return num_polls == 50;
+    });
+    EXPECT_TRUE(absl::IsCancelled(stopped.status())) << pattern << ": " << stopped.status();
+    EXPECT_EQ(num_polls, 50) << pattern;
+  }
+}
+
+// At no byte too many for PCRE2.
+TEST(HostileTokenizerTest, AMatchOfTooManyStepsInAllIsRefused) {
+  const auto tokenizer = LoadPipeline(nullptr, SplitBy("a+?a+?[bc]"));
+  const absl::Status status = tokenizer->Encode(std::string(2'000, 'a')).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(),
+              HasSubstr("at byte 0: the tokenizer's pattern takes too many steps"));
+}
+
+TEST(HostileTokenizerTest, AnEncodeStopsWithinAReplacement) {
+  const auto polls_of = [](int num_steps) {
+    const json step{{"type", "Replace"},
+                    {"pattern", {{"String", std::string(1023, 'a') + "b"}}},
+                    {"content", ""}};
+    const json steps{{"type", "Sequence"}, {"normalizers", json::array_t(size_t(num_steps), step)}};
+    int num_polls = 0;
+    EXPECT_TRUE(LoadPipeline(steps, SplitBy("b"))
+                    ->Encode(std::string(100'000, 'a'),
+                             [&num_polls] {
+                               ++num_polls;
+                               return false;
+                             })
+                    .ok());
+    return num_polls;
+  };
+  EXPECT_GE(polls_of(8) - polls_of(0), 8 * 100'000 / 4096);
+}
+
+// Also where the text to replace stands on both sides of a poll.
+TEST(HostileTokenizerTest, ALongTextIsReplacedEverywhere) {
+  const json step{{"type", "Replace"}, {"pattern", {{"String", "abc"}}}, {"content", "d"}};
+  const auto tokenizer = LoadPipeline(step, SplitBy("b"));
+  for (const size_t num_before : {4'090, 4'094, 4'095, 4'096, 8'191}) {
+    const std::string before(num_before, 'a');
+    const auto ids = tokenizer->Encode(before + "abcabc" + before + "abcab").value();
+    EXPECT_EQ(Decode(*tokenizer, ids), before + "dd" + before + "dab");
+  }
+}
+
+double CpuSeconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
+}
+
+TEST(HostileTokenizerTest, TokensBesideAreReadInLinearTime) {
+  const auto seconds_of = [](int num_tokens) {
+    json decoder = json::object();
+    for (int i = 0; i < num_tokens; ++i) {
+      decoder[StrCat(257 + i)] = {{"content", StrCat("<", 100'000 + i, ">")}};
+    }
+    const ScratchDirectory directory;
+    const json file{{"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+                    {"model", {{"type", "BPE"}, {"vocab", Bytes()}, {"merges", json::array()}}}};
+    directory.Write("tokenizer.json", file.dump());
+    directory.Write("tokenizer_config.json", json{{"added_tokens_decoder", decoder}}.dump());
+    double least = 1e9;
+    for (int run = 0; run < 3; ++run) {
+      const double begin = CpuSeconds();
+      EXPECT_TRUE(LoadTokenizer(directory.Path(), 257 + num_tokens).ok());
+      least = std::min(least, CpuSeconds() - begin);
+    }
+    return least;
+  };
+  EXPECT_LT(seconds_of(32'000), 9 * seconds_of(8'000));
 }
 
 TEST(HostileTokenizerTest, ATextOfTooManyStepsIsRefused) {
