@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "base/check.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -21,6 +22,7 @@ using ModelType = SentencePieceFile::ModelType;
 
 constexpr size_t kMaxPieceBytes = 1024;
 constexpr uint64_t kFirstExtension = 200;
+constexpr uint64_t kSelfTestData = 4;
 
 // One field of a protobuf message.
 struct Field {
@@ -48,6 +50,7 @@ class Message {
 
   const std::string& Name() const { return name_; }
   bool AtEnd() const { return at_ == bytes_.size(); }
+  size_t Position() const { return at_; }
 
   absl::Status Fault(std::string_view problem) const {
     return absl::InvalidArgumentError(StrCat(name_, ": ", problem));
@@ -311,7 +314,7 @@ absl::StatusOr<SentencePieceFile> ParseSentencePieceFile(std::string_view bytes,
         RETURN_IF_ERROR(
             ParseNormalizerSpec(Message(path + ": normalizer_spec", field.bytes), &file));
         break;
-      case 4: break;  // self_test_data
+      case kSelfTestData: break;
       case 5:
         RETURN_IF_ERROR(message.CheckSingle(field, Field::Wire::kBytes));
         RETURN_IF_ERROR(CheckDenormalizerSpec(Message(path + ": denormalizer_spec", field.bytes)));
@@ -322,6 +325,19 @@ absl::StatusOr<SentencePieceFile> ParseSentencePieceFile(std::string_view bytes,
   if (file.pieces.empty()) return message.Fault("not a SentencePiece model: it has no pieces");
   RETURN_IF_ERROR(CheckPieces(path, &file));
   return file;
+}
+
+std::string WithoutSelfTest(std::string_view bytes) {
+  Message message("", bytes);
+  std::string rest;
+  while (!message.AtEnd()) {
+    const size_t begin = message.Position();
+    const absl::StatusOr<Field> field = message.Next();
+    LSSAR_CHECK(field.ok());
+    if (field->number == kSelfTestData) continue;
+    rest += bytes.substr(begin, message.Position() - begin);
+  }
+  return rest;
 }
 
 }  // namespace lssar

@@ -57,6 +57,10 @@ struct SentencePieceFile {
 absl::StatusOr<SentencePieceFile> ParseSentencePieceFile(std::string_view bytes,
                                                          const std::string& path, int max_pieces);
 
+// The bytes of a file that ParseSentencePieceFile has accepted, without self_test_data: the library
+// would encode it at load, in quadratic time, and says nothing of the result but whether it fits.
+std::string WithoutSelfTest(std::string_view bytes);
+
 }  // namespace lssar
 
 #endif  // LSSAR_MODELS_TEXT_SENTENCE_PIECE_FILE_H_

@@ -19,8 +19,9 @@ class SentencePieceLibrary {
   static constexpr std::string_view kContinuation =
       "\xEF\xB7\x90\xEF\xB7\xAF\xEF\xB7\x91\xEF\xB7\xAE";
 
-  // `file`: a tokenizer.model of `num_pieces` pieces that ParseSentencePieceFile has accepted: the
-  // library does not check offsets. nullptr: it refuses the file; `error` says why.
+  // `file`: a tokenizer.model of `num_pieces` pieces that ParseSentencePieceFile has accepted,
+  // WithoutSelfTest: the library does not check offsets. nullptr: it refuses the file; `error` says
+  // why.
   static std::unique_ptr<SentencePieceLibrary> Load(std::string_view file, int num_pieces,
                                                     std::string* error);
   ~SentencePieceLibrary();

@@ -300,7 +300,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(
   RETURN_IF_ERROR(GiveIds(path, file, vocab_size, &tokens));
   std::string error;
   std::unique_ptr<SentencePieceLibrary> library =
-      SentencePieceLibrary::Load(bytes, int(file.pieces.size()), &error);
+      SentencePieceLibrary::Load(WithoutSelfTest(bytes), int(file.pieces.size()), &error);
   if (library == nullptr) {
     return absl::InvalidArgumentError(StrCat(path, ": libsentencepiece refuses it: ", error));
   }

@@ -256,6 +256,16 @@ const std::vector<std::pair<size_t, uint32_t>> kRuleForA{
     {kUnitOfA, 'a' | 1u << 8 | uint32_t('a' ^ 'b') << 10},
     {kUnitOfB, 0x80000000u | 2}};
 
+// The library would encode these texts as it loads the file, in quadratic time, and refuse it.
+TEST(SentencePieceTest, SelfTestDataIsNotForTheLibrary) {
+  const std::string file = Trained("bpe nfkc");
+  const std::string samples = Bytes(4, Bytes(1, Bytes(1, "attention") + Bytes(2, "no such piece")));
+  const auto tokenizer = LoadFile(samples + file + samples, 1000);
+  EXPECT_EQ(tokenizer->Encode("attention").value(),
+            LoadFile(file, 1000)->Encode("attention").value());
+  EXPECT_EQ(WithoutSelfTest(samples + file + samples), file);
+}
+
 std::string RejectionOfFile(std::string_view file) {
   const auto parsed = ParseSentencePieceFile(file, "m", 300);
   EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
