@@ -32,6 +32,8 @@ constexpr double kMaxRopeFactor = 1e6;
 constexpr double kMaxResidualScale = 1000;
 constexpr double kMaxSoftcap = 1e6;
 constexpr double kDefaultEpsilon = 1e-5;
+// All are compared with each other here, and with each token that is generated.
+constexpr size_t kMaxEosIds = 256;
 
 std::string KindNames() {
   return StrJoin(kAttentionKinds, [](const AttentionKindInfo& info) { return info.name; });
@@ -470,6 +472,10 @@ absl::Status ModelConfig::AddEosIds(std::string_view text, std::string_view sour
   RETURN_IF_ERROR(fields.status());
   const auto found = object.find("eos_token_id");
   if (found == object.end() || found->is_null()) return absl::OkStatus();
+  if (found->is_array() && found->size() > kMaxEosIds) {
+    fields.Fail(StrCat("eos_token_id has ", found->size(), " ids, must have at most ", kMaxEosIds));
+    return fields.status();
+  }
   for (const json& id : found->is_array() ? *found : json::array({*found})) {
     const json one = {{"eos_token_id", id}};
     JsonFields field(one, std::string(source));

@@ -302,6 +302,8 @@ TEST(ConfigTest, RefusalsNameFieldValueAndLimit) {
       {With(R"("linear_layout": 1)"), {"linear_layout", "1", "linear, conv1d"}},
       {With(R"("tie_word_embeddings": 1)"), {"tie_word_embeddings", "1", "true or false"}},
       {With(R"("eos_token_id": 257)"), {"eos_token_id", "257", "[0, 256]"}},
+      {With(StrCat(R"("eos_token_id": [0)", testing::Repeated(", 0", 256), "]")),
+       {"eos_token_id has 257 ids", "at most 256"}},
       {With(R"("bos_token_id": [1])"), {"bos_token_id", "[1]", "integer"}},
       {Edited("gelu_new", "tanh"),
        {"activation_function", "tanh", "must be one of gelu_new, gelu_pytorch_tanh, gelu, relu"}},
