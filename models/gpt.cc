@@ -1,8 +1,11 @@
 #include "models/gpt.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -19,6 +22,35 @@ constexpr int kMaxLogitsRows = 64;
 
 const float* FloatsOf(const std::unique_ptr<Buffer>& buffer) {
   return buffer == nullptr ? nullptr : buffer->As<float>();
+}
+
+// A buffer of activations in floats, and the fields of config.json that its rows come from.
+struct ActivationShape {
+  int num_rows;
+  int row_floats;
+  std::string_view fields;
+
+  int64_t NumBytes() const { return int64_t{num_rows} * row_floats * int64_t{sizeof(float)}; }
+};
+
+// In the order of Gpt's buffers.
+std::array<ActivationShape, 11> ActivationShapes(const ModelConfig& config, int max_tokens) {
+  constexpr std::string_view kHidden = "n_embd", kHeads = "n_head x head_dim", kHead = "head_dim";
+  const bool is_sandwich = config.norm_position == ModelConfig::NormPosition::kSandwich;
+  const int norm_size = std::max(config.hidden_size, config.HeadDim());
+  return {{
+      {max_tokens, config.hidden_size, kHidden},
+      {max_tokens, config.QkvSize(), kHeads},
+      {max_tokens, config.AttentionSize(), kHeads},
+      {max_tokens, config.AttentionSize(), kHeads},
+      {max_tokens, config.intermediate_size, "n_inner"},
+      {is_sandwich ? max_tokens : 1, config.hidden_size, kHidden},
+      {max_tokens, config.RotaryDims(), kHead},
+      {config.is_nope_layer.empty() ? 1 : max_tokens, config.RotaryDims(), kHead},
+      {kMaxLogitsRows, config.vocab_size, "vocab_size"},
+      {1, norm_size, kHidden},
+      {1, norm_size, kHidden},
+  }};
 }
 
 absl::Status Interrupted() { return absl::CancelledError("the step was interrupted"); }
@@ -406,6 +438,30 @@ absl::Status Gpt::CheckBackend(const ModelConfig& config, const Backend& backend
   return CheckFeatures(backend, config.Features());
 }
 
+int64_t Gpt::ActivationBytes(const ModelConfig& config, int max_num_batched_tokens) {
+  int64_t num_bytes = 0;
+  for (const ActivationShape& shape : ActivationShapes(config, max_num_batched_tokens)) {
+    num_bytes += shape.NumBytes();
+  }
+  return num_bytes;
+}
+
+absl::Status Gpt::CheckActivationsFit(const ModelConfig& config, int max_num_batched_tokens,
+                                      int64_t free_bytes) {
+  const int64_t num_bytes = ActivationBytes(config, max_num_batched_tokens);
+  if (num_bytes <= free_bytes) return absl::OkStatus();
+  std::map<std::string_view, int64_t> bytes_by_fields;
+  for (const ActivationShape& shape : ActivationShapes(config, max_num_batched_tokens)) {
+    bytes_by_fields[shape.fields] += shape.NumBytes();
+  }
+  const auto most =
+      std::ranges::max_element(bytes_by_fields, {}, [](const auto& entry) { return entry.second; });
+  return absl::ResourceExhaustedError(
+      StrCat("the activations of max_num_batched_tokens = ", max_num_batched_tokens,
+             " tokens take ", num_bytes, " bytes, ", most->second, " of them by ", most->first,
+             " of config.json, but ", free_bytes, " bytes are free"));
+}
+
 absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const ModelConfig& config, GptWeights weights,
                                                  Backend* backend, int max_num_batched_tokens) {
   if (max_num_batched_tokens < 1) {
@@ -454,32 +510,14 @@ absl::Status Gpt::FillOnes() {
 }
 
 absl::Status Gpt::AllocateActivations() {
-  const int max_tokens = max_num_batched_tokens_;
-  const bool is_sandwich = config_.norm_position == ModelConfig::NormPosition::kSandwich;
-  const int norm_size = std::max(config_.hidden_size, config_.HeadDim());
-  const struct {
-    std::unique_ptr<Buffer>* buffer;
-    int num_rows;
-    int row_floats;
-  } wanted[] = {
-      {&x_, max_tokens, config_.hidden_size},
-      {&qkv_, max_tokens, config_.QkvSize()},
-      {&q_, max_tokens, config_.AttentionSize()},
-      {&attended_, max_tokens, config_.AttentionSize()},
-      {&mlp_, max_tokens, config_.intermediate_size},
-      {&branch_, is_sandwich ? max_tokens : 1, config_.hidden_size},
-      {&rope_, max_tokens, config_.RotaryDims()},
-      {&no_rope_, config_.is_nope_layer.empty() ? 1 : max_tokens, config_.RotaryDims()},
-      {&logits_, kMaxLogitsRows, config_.vocab_size},
-      {&ones_, 1, norm_size},
-      {&zeros_, 1, norm_size},
-  };
-  for (const auto& want : wanted) {
-    ASSIGN_OR_RETURN(*want.buffer, backend_->Allocate(size_t(want.num_rows) *
-                                                      size_t(want.row_floats) * sizeof(float)));
+  const auto shapes = ActivationShapes(config_, max_num_batched_tokens_);
+  const std::array<std::unique_ptr<Buffer>*, shapes.size()> buffers{
+      &x_, &qkv_, &q_, &attended_, &mlp_, &branch_, &rope_, &no_rope_, &logits_, &ones_, &zeros_};
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    ASSIGN_OR_RETURN(*buffers[i], backend_->Allocate(size_t(shapes[i].NumBytes())));
   }
   rope_frequencies_.resize(size_t(config_.RotaryDims()) / 2);
-  rope_angles_.resize(size_t(max_tokens) * size_t(config_.RotaryDims()));
+  rope_angles_.resize(size_t(max_num_batched_tokens_) * size_t(config_.RotaryDims()));
   return absl::OkStatus();
 }
 

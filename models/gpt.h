@@ -30,6 +30,13 @@ class Gpt : public LanguageModel {
   //         (names the field, its value and what the backend computes)
   static absl::Status CheckBackend(const ModelConfig& config, const Backend& backend);
 
+  // Bytes of the backend's memory that Create allocates.
+  static int64_t ActivationBytes(const ModelConfig& config, int max_num_batched_tokens);
+  // Errors  RESOURCE_EXHAUSTED: they are more than `free_bytes` (names the fields of config.json
+  //         that take most of them)
+  static absl::Status CheckActivationsFit(const ModelConfig& config, int max_num_batched_tokens,
+                                          int64_t free_bytes);
+
   const ModelConfig& Config() const override { return config_; }
   // Requires  besides the interface's: at most max_num_batched_tokens tokens
   absl::Status Forward(const ForwardBatch& batch, const KvView& kv, AttentionStats* stats) override;

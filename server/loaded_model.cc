@@ -10,6 +10,7 @@
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "models/gpt.h"
 #include "models/page_pool.h"
 #include "runtime/draft_model.h"
 #include "runtime/kv_cache.h"
@@ -51,6 +52,16 @@ absl::Status CheckKvCacheType(const ModelConfig& config, const ModelOptions& opt
                                     backend.Name(), " supports ", StrJoin(supported)));
 }
 
+// Errors  RESOURCE_EXHAUSTED: the activations need more memory than there is beside the weights,
+//         whose own need loading reports
+absl::Status CheckActivationsFit(const ModelConfig& config, int max_num_batched_tokens,
+                                 int64_t weight_bytes, Backend* backend) {
+  ASSIGN_OR_RETURN(std::optional<int64_t> free_bytes, backend->FreeBytes());
+  if (!free_bytes) free_bytes = AvailableMemoryBytes();
+  if (!free_bytes || weight_bytes > *free_bytes) return absl::OkStatus();
+  return Gpt::CheckActivationsFit(config, max_num_batched_tokens, *free_bytes - weight_bytes);
+}
+
 absl::Status DraftModelError(const ModelOptions& options, const absl::Status& status) {
   return WithPrefix(
       StrCat("--draft-model ", options.draft_directory, " for --model ", options.directory, ": "),
@@ -76,10 +87,15 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> LoadDraft(const ModelOptions& option
                                                       const Checkpoint& served, Backend* backend,
                                                       std::string* self_check_failure) {
   const auto load = [&]() -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
-    ASSIGN_OR_RETURN(Checkpoint loaded,
-                     LoadCheckpoint(options.draft_directory, backend,
-                                    {.dtype = options.draft_dtype,
-                                     .max_num_batched_tokens = served.max_num_batched_tokens}));
+    ASSIGN_OR_RETURN(
+        Checkpoint loaded,
+        LoadCheckpoint(options.draft_directory, backend,
+                       {.dtype = options.draft_dtype,
+                        .max_num_batched_tokens = served.max_num_batched_tokens,
+                        .check_memory = [&](const ModelConfig& config, int64_t weight_bytes) {
+                          return CheckActivationsFit(config, served.max_num_batched_tokens,
+                                                     weight_bytes, backend);
+                        }}));
     auto draft = std::make_unique<Checkpoint>(std::move(loaded));
     RETURN_IF_ERROR(CheckDraftCheckpoint(served, *draft));
     RETURN_IF_ERROR(Allow(SelfCheck(options.draft_directory, *draft, backend,
@@ -128,6 +144,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::LoadOn(std::unique_ptr
           [&](const ModelConfig& config) { return CheckKvCacheType(config, options, *backend); },
       .check_memory =
           [&](const ModelConfig& config, int64_t weight_bytes) {
+            RETURN_IF_ERROR(CheckActivationsFit(config, options.engine.max_num_batched_tokens,
+                                                weight_bytes, backend.get()));
             return KvCache::CheckFits(config, engine_options_for(config), weight_bytes,
                                       backend.get());
           }};

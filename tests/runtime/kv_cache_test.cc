@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/gpt.h"
 #include "tests/support/fake_checkpoint.h"
 #include "tests/support/scratch_directory.h"
 
@@ -158,6 +159,52 @@ TEST(KvCache, TheWeightsBytesCountBeforeTheyAreLoaded) {
   EXPECT_THAT(std::string(fits(7 * kDevicePageBytes).message()),
               HasSubstr("kv_cache_bytes = 122880 is more than the device has free: 196608 bytes "
                         "less the weights' 86016"));
+}
+
+// Counts what is allocated.
+class CountingBackend : public MemoryBackend {
+ public:
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) override {
+    num_allocated += int64_t(num_bytes);
+    return MemoryBackend::Allocate(num_bytes);
+  }
+
+  int64_t num_allocated = 0;
+};
+
+TEST(Activations, TheirBytesAreThoseThatCreateAllocates) {
+  for (const auto position :
+       {ModelConfig::NormPosition::kPre, ModelConfig::NormPosition::kSandwich}) {
+    ModelConfig config = SmallConfig();
+    config.vocab_size = 100;
+    config.intermediate_size = 96;
+    config.norm_position = position;
+    config.attention.resize(2);
+    config.is_nope_layer.assign(2, position == ModelConfig::NormPosition::kPre);
+    CountingBackend backend;
+    const auto gpt = Gpt::Create(config, GptWeights{}, &backend, 70);
+    ASSERT_TRUE(gpt.ok()) << gpt.status();
+    EXPECT_EQ(Gpt::ActivationBytes(config, 70), backend.num_allocated);
+  }
+}
+
+TEST(Activations, TheErrorNamesWhatIsLarge) {
+  ModelConfig config = SmallConfig();
+  config.hidden_size = 2;
+  config.num_attention_heads = 1024;
+  config.head_dim = 512;
+  config.num_kv_heads = 1;
+  config.intermediate_size = 1 << 18;
+  config.vocab_size = 1 << 20;
+  const int64_t num_bytes = Gpt::ActivationBytes(config, 512);
+  EXPECT_GT(num_bytes, int64_t{3} << 30);
+  EXPECT_EQ(Gpt::CheckActivationsFit(config, 512, num_bytes), absl::OkStatus());
+  const absl::Status status = Gpt::CheckActivationsFit(config, 512, num_bytes - 1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("max_num_batched_tokens = 512 tokens take"),
+                             HasSubstr("by n_head x head_dim of config.json, but"),
+                             HasSubstr("bytes are free")));
 }
 
 // A directory tree like those of /proc and /sys.
