@@ -1128,8 +1128,7 @@ class ErrorTest(Page):
 
     def test_a_full_queue_is_explained(self) -> None:
         small = Server(
-            "--max-num-seqs", "1", "--max-queued-requests", "1", "--max-queued-tokens", "16384",
-            "--stream-buffer", "4K", "--slow-client-timeout", "0",
+            "--max-num-seqs", "1", "--max-queued-requests", "1", "--max-queued-tokens", "16384"
         )
         try:
             self.open(small.http_address)
@@ -1138,9 +1137,7 @@ class ErrorTest(Page):
                 client.request(
                     "POST",
                     "/v1/completions",
-                    # Nobody reads it: it does not end before the page asks.
-                    '{"prompt": "x", "max_tokens": 16000, "ignore_eos": true, "stream": true, '
-                    '"logprobs": 20}',
+                    '{"prompt": "x", "max_tokens": 16000, "ignore_eos": true}',
                     {"Content-Type": "application/json"},
                 )
                 self.until(lambda: small.metric(f"lssar_num_requests_{state}") == 1)
