@@ -178,7 +178,7 @@ class Side:
                              f'none called {where!r}')
         return Side(where, flags, {'attention_override': override} if override else {})
 
-    def open(self, stack: contextlib.ExitStack, tls: types.Tls | None) -> Client:
+    def open(self, stack: contextlib.ExitStack, tls: types.Tls | None = None) -> Client:
         """Connects, to a private server for a directory."""
         if not os.path.isdir(self.where):
             return stack.enter_context(Client(self.where, tls=tls,
