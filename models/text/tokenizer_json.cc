@@ -108,11 +108,11 @@ class Reader {
   }
 
   // The text of {"String": text}.
-  std::string LiteralPattern(JsonFields* fields, std::string_view where) const {
+  static std::string LiteralPattern(JsonFields* fields) {
     const json* const pattern = fields->Object("pattern");
     if (pattern == nullptr) fields->Fail("pattern is missing");
     if (!fields->status().ok()) return "";
-    JsonFields pattern_fields = FieldsOf(*pattern, StrCat(where, ": pattern"));
+    JsonFields pattern_fields(*pattern, "pattern");
     pattern_fields.RejectOthers({"String"});
     std::string text = pattern_fields.Text("String");
     if (text.empty()) pattern_fields.Fail("String is empty");
@@ -144,7 +144,7 @@ class Reader {
     } else if (type == "Replace") {
       fields.RejectOthers({"type", "pattern", "content"});
       step = {.kind = NormalizerStep::Kind::kReplace,
-              .from = LiteralPattern(&fields, where),
+              .from = LiteralPattern(&fields),
               .to = fields.Text("content")};
       CheckSize("content", step.to, &fields);
     } else {
@@ -174,7 +174,7 @@ class Reader {
       }
       if (fields.Bool("use_regex", true)) AddPattern(kGpt2Pattern);
     } else if (type == "Split") {
-      ReadSplit(where, &fields);
+      ReadSplit(&fields);
     } else if (type == "Digits") {
       fields.RejectOthers({"type", "individual_digits"});
       pre_tokenizer_.push_back({.kind = fields.Bool("individual_digits", false)
@@ -193,7 +193,7 @@ class Reader {
     pre_tokenizer_.push_back({.kind = StepKind::kPattern, .pattern = std::string(pattern)});
   }
 
-  void ReadSplit(const std::string& where, JsonFields* fields) {
+  void ReadSplit(JsonFields* fields) {
     fields->RejectOthers({"type", "pattern", "behavior", "invert"});
     const std::string behavior = fields->Text("behavior");
     const bool invert = fields->Bool("invert", false);
@@ -205,12 +205,12 @@ class Reader {
     if (has_no_spaces && !invert && pattern != nullptr && *pattern == json{{"String", " "}}) return;
     std::string regex;
     if (pattern != nullptr && pattern->contains("Regex")) {
-      JsonFields pattern_fields = FieldsOf(*pattern, StrCat(where, ": pattern"));
+      JsonFields pattern_fields(*pattern, "pattern");
       pattern_fields.RejectOthers({"Regex"});
       regex = pattern_fields.Text("Regex");
       if (!pattern_fields.status().ok()) fields->Fail(StrCat(pattern_fields.status().message()));
     } else {
-      for (const char c : LiteralPattern(fields, where)) {
+      for (const char c : LiteralPattern(fields)) {
         const bool is_punctuation = c > ' ' && c < 0x7F && std::isalnum(uint8_t(c)) == 0;
         if (is_punctuation) regex += '\\';
         regex += c;
@@ -352,7 +352,7 @@ class Reader {
           JsonFields step = FieldsOf(one, at);
           types.push_back(step.Text("type"));
           if (types.back() == "Replace" &&
-              (LiteralPattern(&step, at) != kSpaceSymbol || step.Text("content") != " ")) {
+              (LiteralPattern(&step) != kSpaceSymbol || step.Text("content") != " ")) {
             step.Fail("must replace U+2581 by a space");
           }
           if (types.back() == "Strip") {
