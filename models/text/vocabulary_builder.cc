@@ -12,9 +12,6 @@
 namespace lssar {
 namespace {
 
-// Bounds the splits of a piece that AddAllMerges tries, and the search for an added token at each
-// byte of a text.
-
 // UTF-8 of a character below U+0800.
 std::string Spell(int character) {
   if (character < 0x80) return std::string(1, char(character));

@@ -94,6 +94,12 @@ function cardContent(token, name) {
   return lines;
 }
 
+// What scrolls under a pointer that rests is not pointed at.
+const placeOf = (event) => `${event.screenX},${event.screenY}`;
+let pointerAt = "";
+document.addEventListener("pointermove", (event) => { pointerAt = placeOf(event); });
+const hasMoved = (event) => placeOf(event) !== pointerAt; // its own pointermove comes after it
+
 export class TokenText {
   // `onPoint(index or null)`: the token under the pointer or with the focus.
   constructor({ label, onPoint = null }) {
@@ -103,9 +109,11 @@ export class TokenText {
     this.characters = new Characters();
     this.current = -1;
     this.onPoint = onPoint;
-    this.node.addEventListener("pointerover", (event) => this.#point(this.spans.indexOf(event.target)));
+    this.node.addEventListener("pointerover", (event) => {
+      if (hasMoved(event)) this.#point(this.spans.indexOf(event.target));
+    });
     this.node.addEventListener("pointerleave", (event) => {
-      if (event.pointerType !== "touch") this.#point(-1); // a finger leaves with each tap
+      if (event.pointerType !== "touch" && hasMoved(event)) this.#point(-1); // a finger leaves with each tap
     });
     this.node.addEventListener("blur", () => this.#point(-1));
     this.node.addEventListener("keydown", (event) => this.#move(event));

@@ -255,8 +255,10 @@ class BatchesTest(BatchTestCase):
         for method, path in (("GET", "/v1/batches/batch_x"), ("GET", "/v1/files/..%2Flock"),
                              ("POST", "/v1/batches/batch_x/cancel"), ("GET", "/v1/files/a/b"),
                              ("GET", "/v1/files/lock/content"), ("DELETE", "/v1/files/lock"),
-                             ("GET", "/v1/batches/"), ("GET", "/v1/files//content")):
+                             ("GET", "/v1/files//content")):
             self.assertEqual(self.ask(method, path).status, 404, path)
+        reply = self.ask("GET", "/v1/batches/")
+        self.assertEqual((reply.status, reply.headers["Location"]), (307, "/v1/batches"))
         reply = self.ask("PUT", "/v1/files")
         self.assertEqual((reply.status, reply.headers["Allow"]),
                          (405, "POST, GET, HEAD, OPTIONS"))

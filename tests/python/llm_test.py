@@ -225,7 +225,7 @@ class LlmTest(unittest.TestCase):
                 mock.patch.object(kl, 'Client') as client, contextlib.ExitStack() as stack:
             client.return_value.__enter__.return_value = client.return_value
             kl.Side.parse('host:1').open(stack)
-        client.assert_called_once_with('host:1', api_key='secret')
+        client.assert_called_once_with('host:1', tls=None, api_key='secret')
 
     def test_steering(self):
         vector = numpy.linspace(-1, 1, 256, dtype=numpy.float32)

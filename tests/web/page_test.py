@@ -526,6 +526,8 @@ class TokensTest(Page):
         text = browser.find_element(By.CSS_SELECTOR, "#score-result .text")
         self.run_script("arguments[0].scrollIntoView(); "
                         "arguments[0].focus({ preventScroll: true })", text)
+        # A pointer that rests there, while the text scrolls under it, points at nothing.
+        webdriver.ActionChains(browser).move_to_element(text).perform()
         places = """
             const box = (node) => node.getBoundingClientRect();
             const card = box(document.getElementById("card"));
