@@ -205,21 +205,26 @@ TEST(DeviceErrorTest, AContextBeyondDeviceMemoryIsRejectedWithTheArithmetic) {
               HasSubstr("max_model_len = 1048576 tokens needs 16384"));
 }
 
-TEST(DeviceErrorTest, AKvPoolThatDoesNotFitBesideTheWeightsIsRefusedBeforeTheyAreLoaded) {
-  const auto script = std::make_shared<DriverScript>();
-  auto backend = *MakeFaulty(script);
-  script->free_bytes = size_t{1} << 20;
-  script->Fail(DriverCall::kAllocate, kCudaInvalidValue);  // nothing may be allocated
-  ModelOptions options = TinyModel();
-  options.dtype = DType::kF16;
-  options.engine.max_model_len = 8192;
-  const absl::Status status = LoadedModel::LoadOn(std::move(backend), options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  EXPECT_THAT(std::string(status.message()),
+TEST(DeviceErrorTest, WhatDoesNotFitBesideTheWeightsIsRefusedBeforeTheyAreLoaded) {
+  const auto message_with = [](size_t free_bytes, int max_model_len) {
+    const auto script = std::make_shared<DriverScript>();
+    auto backend = *MakeFaulty(script);
+    script->free_bytes = free_bytes;
+    script->Fail(DriverCall::kAllocate, kCudaInvalidValue);  // nothing may be allocated
+    ModelOptions options = TinyModel();
+    options.dtype = DType::kF16;
+    options.engine.max_model_len = max_model_len;
+    const absl::Status status = LoadedModel::LoadOn(std::move(backend), options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_EQ(script->num_calls, 0);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message_with(4 << 20, 65536),
               testing::AllOf(HasSubstr("the KV pool is too small: the device's free memory of "
-                                       "1048576 bytes less the weights' "),
-                             HasSubstr("one sequence of max_model_len = 8192 tokens needs 128")));
-  EXPECT_EQ(script->num_calls, 0);
+                                       "4194304 bytes less the weights' "),
+                             HasSubstr("one sequence of max_model_len = 65536 tokens needs 1024")));
+  EXPECT_THAT(message_with(1 << 20, 8192),
+              HasSubstr("the activations of max_num_batched_tokens = 512 tokens take 2098688"));
 }
 
 // Holds on every machine: no such device, no driver, or no cuda in this build.
