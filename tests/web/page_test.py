@@ -1011,8 +1011,21 @@ class ServingTest(Page):
         for text in self.run_script("return window.seen"):
             self.assertNotRegex(text, r"-[0-9]")
 
+    def record_timers(self) -> None:
+        """window.timers: the milliseconds of those that the page sets from now on."""
+        self.run_script("""
+            window.timers = [];
+            for (const name of ["setTimeout", "setInterval"]) {
+              const set = window[name];
+              window[name] = (run, time, ...rest) => {
+                window.timers.push(time);
+                return set(run, time, ...rest);
+              };
+            }""")
+
     def test_the_next_sample_waits_for_the_last(self) -> None:
         self.open()
+        self.record_timers()
         self.run_script("""
             window.signals = [];
             window.fetch = (path, { signal } = {}) => {
@@ -1020,8 +1033,8 @@ class ServingTest(Page):
               return new Promise(() => {});
             };""")
         self.find("tab-serving").click()
-        time.sleep(3)  # three periods
-        self.assertEqual(self.run_script("return window.signals"), [True])
+        self.until(lambda: self.run_script("return window.signals.length"))
+        self.assertEqual(self.run_script("return [window.signals, window.timers]"), [[True], []])
 
     def test_a_refused_sample_is_the_last_until_the_key_changes(self) -> None:
         self.open()
@@ -1040,10 +1053,12 @@ class ServingTest(Page):
         self.find("tab-serving").click()
         self.until(lambda: "admins only" in self.text("banner"))
         self.assertEqual(self.run_script("return window.banners"), 1)
+        self.record_timers()
+        self.run_script("document.getElementById('serving-status').textContent = ''")
         self.find("tab-serving").click()  # asks again: the banner and its buttons stay as they are
-        self.until(lambda: self.run_script("return window.asked") == 2)
-        time.sleep(3)  # three periods
-        self.assertEqual(self.run_script("return [window.asked, window.banners]"), [2, 1])
+        self.until(lambda: "admins only" in self.text("serving-status"))
+        self.assertEqual(self.run_script("return [window.asked, window.banners, window.timers]"),
+                         [2, 1, []])
         [button] = [each for each in self.all("#banner button") if each.text == "Dismiss"]
         button.click()
         self.assertFalse(self.find("banner").is_displayed())

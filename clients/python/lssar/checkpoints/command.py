@@ -13,6 +13,7 @@ import types
 from lssar import _tls_flags
 from lssar._extras import how_to_install
 from lssar.checkpoints.errors import CheckpointError, UsageError
+from lssar.types import Tls
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -234,7 +235,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         return _replay(arguments)
     if arguments.directory is None:
         raise UsageError('give DIR, or --server HOST:PORT and --request FILE.json')
-    if arguments.tls or arguments.ca or arguments.cert or arguments.key:
+    if _tls(arguments) is not None:
         raise UsageError('--tls, --ca, --cert and --key apply to --server')
     from lssar.checkpoints import verify
 
@@ -247,6 +248,13 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0 if report.is_ok else EXIT_FAILURE
 
 
+def _tls(arguments: argparse.Namespace) -> Tls | None:
+    try:
+        return _tls_flags.of(arguments)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
 def _replay(arguments: argparse.Namespace) -> int:
     from lssar.checkpoints import replay
 
@@ -254,12 +262,8 @@ def _replay(arguments: argparse.Namespace) -> int:
         raise UsageError('--server and --request go together: give both')
     if arguments.devices:
         raise UsageError('--devices applies to DIR without --server')
-    try:
-        tls = _tls_flags.of(arguments)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     report = replay.run(arguments.server, arguments.request, arguments.directory,
-                        arguments.api_key, tls)
+                        arguments.api_key, _tls(arguments))
     print(replay.to_json(report) if arguments.json else replay.render(report))
     return 0 if report.is_ok else EXIT_FAILURE
 
