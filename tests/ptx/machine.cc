@@ -34,10 +34,8 @@ uint8_t* SharedBytes(Block& block, uint64_t address, int num_bytes, const Instru
   return &block.shared[address];
 }
 
-Place Resolve(Warp& warp, int lane, uint64_t address, Space space, int num_bytes,
-              const Instruction& in) {
-  // A power of two.
-  if ((address & uint64_t(num_bytes - 1)) != 0) Fail(in, "an address that is not aligned");
+Place ResolveTagged(Warp& warp, int lane, uint64_t address, Space space, int num_bytes,
+                    const Instruction& in) {
   Block* block = warp.block;
   if (space == Space::kGeneric) {
     const uint64_t tag = address & kSpaceMask;

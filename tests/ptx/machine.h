@@ -151,15 +151,23 @@ struct Machine {
 
 // ---- For operations
 
+[[noreturn]] void Fail(const Instruction& in, const std::string& what);
+
 // A place in memory. block: of shared memory, null otherwise.
 struct Place {
   uint8_t* bytes = nullptr;
   Block* block = nullptr;
   uint32_t at = 0;
 };
-// Checks bounds of shared memory, and alignment to num_bytes.
-Place Resolve(Warp& warp, int lane, uint64_t address, Space space, int num_bytes,
-              const Instruction& in);
+Place ResolveTagged(Warp& warp, int lane, uint64_t address, Space space, int num_bytes,
+                    const Instruction& in);
+// Checks bounds of shared memory, and alignment to num_bytes, a power of two.
+inline Place Resolve(Warp& warp, int lane, uint64_t address, Space space, int num_bytes,
+                     const Instruction& in) {
+  if ((address & uint64_t(num_bytes - 1)) != 0) Fail(in, "an address that is not aligned");
+  if (space == Space::kGlobal) return {reinterpret_cast<uint8_t*>(address)};
+  return ResolveTagged(warp, lane, address, space, num_bytes, in);
+}
 uint8_t* SharedBytes(Block& block, uint64_t address, int num_bytes, const Instruction& in);
 void NoteRead(Warp& warp, int lane, const Instruction& in, Block& block, uint32_t at,
               int num_bytes);
@@ -170,7 +178,6 @@ void NoteAtomic(Warp& warp, int lane, const Instruction& in, Block& block, uint3
                 int num_bytes);
 void CountMemory(Warp& warp, const Instruction& in, uint32_t lanes, const uint64_t* addresses,
                  int num_bytes, Space space);
-[[noreturn]] void Fail(const Instruction& in, const std::string& what);
 
 }  // namespace lssar::ptx
 

@@ -464,15 +464,34 @@ uint64_t IntegerToFloat(const Instruction& in, uint64_t bits) {
   return BitsOf(float(ToInteger(bits, in.from)));
 }
 
-uint64_t IntegerToInteger(const Instruction& in, uint64_t bits) {
-  if (in.saturates) Fail(in, "a conversion that is not known");
-  const int64_t x = ToInteger(bits, in.from);
-  switch (BytesOf(in.type)) {
-    case 1: return IsSigned(in.type) ? uint16_t(int16_t{int8_t(x)}) : uint8_t(x);
-    case 2: return uint16_t(x);
-    case 4: return uint32_t(x);
-    default: return uint64_t(x);
+// f(a value of the integer type `type`).
+template <typename F>
+void WithInteger(Type type, const F& f) {
+  switch (type) {
+    case Type::kS8: return f(int8_t{});
+    case Type::kS16: return f(int16_t{});
+    case Type::kS32: return f(int32_t{});
+    case Type::kU8: return f(uint8_t{});
+    case Type::kU16: return f(uint16_t{});
+    case Type::kU32: return f(uint32_t{});
+    default: return f(int64_t{});
   }
+}
+
+// What a register holds of an integer in `type`: bytes as 16 bits.
+template <typename T>
+uint64_t InRegister(T value) {
+  if constexpr (std::is_same_v<T, int8_t>) return uint16_t(int16_t{value});
+  return BitsOf(value);
+}
+
+void IntegerToInteger(const Instruction& in, uint32_t lanes, const uint64_t* from, uint64_t* to) {
+  if (in.saturates) Fail(in, "a conversion that is not known");
+  WithInteger(in.from, [&]<typename From>(From) {
+    WithInteger(in.type, [&]<typename To>(To) {
+      ForLanes(lanes, [=](int l) { to[l] = InRegister(To(As<From>(from[l]))); });
+    });
+  });
 }
 
 // In the order of ParseComparison.
@@ -539,8 +558,13 @@ void Convert(Warp& w, const Instruction& in, uint32_t lanes) {
     ForLanes(lanes, [=](int l) { to[l] = BitsOf(FloatFromF16(uint16_t(a[l]))); });
     return;
   }
-  const auto convert = IsFloat(in.type) ? (IsFloat(in.from) ? &FloatToFloat : &IntegerToFloat)
-                                        : (IsFloat(in.from) ? &FloatToInteger : &IntegerToInteger);
+  if (in.type == Type::kF64 && in.from == Type::kF32) {
+    ForLanes(lanes, [=](int l) { to[l] = BitsOf(double{As<float>(a[l])}); });
+    return;
+  }
+  if (!IsFloat(in.type) && !IsFloat(in.from)) return IntegerToInteger(in, lanes, a, to);
+  const auto convert =
+      !IsFloat(in.type) ? &FloatToInteger : (IsFloat(in.from) ? &FloatToFloat : &IntegerToFloat);
   ForLanes(lanes, [&](int l) { to[l] = convert(in, a[l]); });
 }
 
@@ -670,6 +694,20 @@ uint64_t BitsAt(const uint8_t* bytes, int num_bytes) {
   }
 }
 
+// f(a value of what a load of `type` has: an integer of its size, with or without a sign).
+template <typename F>
+void WithLoaded(Type type, const F& f) {
+  if (type == Type::kS8) return f(int8_t{});
+  if (type == Type::kS16) return f(int16_t{});
+  if (type == Type::kS32) return f(int32_t{});
+  switch (BytesOf(type)) {
+    case 1: return f(uint8_t{});
+    case 2: return f(uint16_t{});
+    case 4: return f(uint32_t{});
+    default: return f(uint64_t{});
+  }
+}
+
 void SetBitsAt(uint8_t* bytes, uint64_t bits, int num_bytes) {
   const auto write = [bytes](auto value) { std::memcpy(bytes, &value, sizeof(value)); };
   switch (num_bytes) {
@@ -683,17 +721,25 @@ void SetBitsAt(uint8_t* bytes, uint64_t bits, int num_bytes) {
 }  // namespace
 
 void Load(Warp& w, const Instruction& in, uint32_t lanes) {
-  const int bytes = BytesOf(in.type), all = bytes * in.count;
-  const bool is_signed = IsSigned(in.type);
+  const int all = BytesOf(in.type) * in.count;
   const uint64_t* const addresses = w.Register(in.slots[in.count]);
   CountMemory(w, in, lanes, addresses, all, in.space);
+  const uint8_t* from[kLanes];
   ForLanes(lanes, [&](int l) {
     const Place place = Resolve(w, l, addresses[l] + uint64_t(in.offset), in.space, all, in);
     if (place.block != nullptr) NoteRead(w, l, in, *place.block, place.at, all);
+    from[l] = place.bytes;
+  });
+  // A vector's registers may hold its address: all of it was read before they change.
+  WithLoaded(in.type, [&]<typename T>(T) {
     for (int i = 0; i < in.count; ++i) {
       if (in.slots[i] < 0) continue;
-      const uint64_t bits = BitsAt(place.bytes + i * bytes, bytes);
-      w.Register(in.slots[i])[l] = is_signed ? uint64_t(ToInteger(bits, in.type)) : bits;
+      uint64_t* const to = w.Register(in.slots[i]);
+      ForLanes(lanes, [=, &from](int l) {
+        T value;
+        std::memcpy(&value, from[l] + size_t(i) * sizeof(T), sizeof(T));
+        to[l] = uint64_t(value);  // a sign is extended
+      });
     }
   });
 }
@@ -786,17 +832,14 @@ void Multiply16x8x16(Warp& w, const Instruction& in, uint32_t lanes) {
   const auto widen = [&](uint64_t bits) {
     return is_bf16 ? FloatFromBf16(uint16_t(bits)) : FloatFromF16(uint16_t(bits));
   };
-  double a[16][16], b[16][8];  // a product of two is exact
+  double b[16][8];
   uint64_t bits_of_row[16] = {};
   bool is_finite = true;
   for (int l = 0; l < kLanes; ++l) {
     const int group = l / 4, pair = 2 * (l % 4);
     for (int i = 0; i < 4; ++i) {
-      const uint64_t bits = w.Register(in.slots[4 + i])[l] & 0xFFFFFFFF;
-      const int row = group + i % 2 * 8, col = pair + i / 2 * 8;
-      bits_of_row[row] |= bits & 0x7FFF7FFF;
-      a[row][col] = double{widen(bits)};
-      a[row][col + 1] = double{widen(bits >> 16)};
+      const uint64_t bits = w.Register(in.slots[4 + i])[l];
+      bits_of_row[group + i % 2 * 8] |= bits & 0x7FFF7FFF;
     }
     for (int i = 0; i < 2; ++i) {
       const uint64_t bits = w.Register(in.slots[8 + i])[l];
@@ -812,16 +855,24 @@ void Multiply16x8x16(Warp& w, const Instruction& in, uint32_t lanes) {
     const auto bits_at = [&](int col) -> uint64_t& {
       return w.Register(in.slots[row / 8 * 2 + col % 2])[row % 8 * 4 + col / 2];
     };
+    double a[16];  // a product with b is exact
+    for (int l = row % 8 * 4, col = 0; col < 8; ++l, col += 2) {
+      for (int half = 0; half < 2; ++half) {
+        const uint64_t bits = w.Register(in.slots[4 + row / 8 + 2 * half])[l];
+        a[8 * half + col] = double{widen(bits)};
+        a[8 * half + col + 1] = double{widen(bits >> 16)};
+      }
+    }
     double sums[8];
     for (int col = 0; col < 8; ++col) sums[col] = double{As<float>(bits_at(col))};
     for (int k = 0; k < 16; ++k) {
-      for (int col = 0; col < 8; ++col) sums[col] += a[row][k] * b[k][col];
+      for (int col = 0; col < 8; ++col) sums[col] += a[k] * b[k][col];
     }
     for (int col = 0; col < 8; ++col) {
       uint64_t& bits = bits_at(col);
       if (w.machine->options.aligns_products && std::isfinite(sums[col])) {
         double products[16];
-        for (int k = 0; k < 16; ++k) products[k] = a[row][k] * b[k][col];
+        for (int k = 0; k < 16; ++k) products[k] = a[k] * b[k][col];
         bits = BitsOf(AlignedSum(products, As<float>(bits)));
       } else {
         bits = BitsOf(Truncated(sums[col]));
