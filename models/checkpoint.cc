@@ -132,15 +132,7 @@ absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint* check
                        " before each text, but bos_token_id of config.json is ",
                        *checkpoint->config.bos_id, "; they must be equal"));
   }
-  if (const nlohmann::json* stops = fields.Array("stop_strings")) {
-    for (const nlohmann::json& stop : *stops) {
-      if (!stop.is_string() || stop.get_ref<const std::string&>().empty()) {
-        fields.Fail("stop_strings must be an array of non-empty strings");
-        break;
-      }
-      checkpoint->chat_stop_strings.push_back(stop.get<std::string>());
-    }
-  }
+  checkpoint->chat_stop_strings = fields.Texts("stop_strings", kMaxChatStops, kMaxChatStopBytes);
   RETURN_IF_ERROR(fields.status());
   return absl::OkStatus();
 }

@@ -223,6 +223,27 @@ const json* JsonFields::Array(std::string_view name) {
   return value != nullptr && value->is_array() ? value : nullptr;
 }
 
+std::vector<std::string> JsonFields::Texts(std::string_view name, size_t max_count,
+                                           size_t max_bytes) {
+  const json* const list = Array(name);
+  if (list == nullptr) return {};
+  if (list->size() > max_count) {
+    Fail(StrCat(name, " has ", list->size(), " elements, must have at most ", max_count));
+    return {};
+  }
+  std::vector<std::string> texts;
+  for (const json& element : *list) {
+    const auto* const text = element.get_ptr<const std::string*>();
+    if (text == nullptr || text->empty() || text->size() > max_bytes) {
+      Fail(StrCat(name, " has the element ", QuoteJson(element), ", must hold texts of 1 to ",
+                  max_bytes, " bytes"));
+      return {};
+    }
+    texts.push_back(*text);
+  }
+  return texts;
+}
+
 void JsonFields::RejectOthers(std::initializer_list<std::string_view> known) {
   if (!object_.is_object()) return;
   for (const auto& [name, value] : object_.items()) {

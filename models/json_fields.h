@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -64,6 +65,8 @@ class JsonFields {
   // nullptr: absent or null.
   const nlohmann::json* Object(std::string_view name);
   const nlohmann::json* Array(std::string_view name);
+  // An array of at most max_count texts of 1 to max_bytes bytes. Absent: none.
+  std::vector<std::string> Texts(std::string_view name, size_t max_count, size_t max_bytes);
 
   // Fails if there is a field that is not in `known`.
   void RejectOthers(std::initializer_list<std::string_view> known);

@@ -37,15 +37,16 @@ PoolSize ChooseHostPool(const EngineOptions& options, int64_t sequence_bytes) {
   return {wanted, "the default pool"};
 }
 
-// A device's free memory. weight_bytes: those of it that the weights will take.
+// A device's free memory. model_bytes: those of it that weights and activations will take.
 struct DeviceMemory {
   int64_t free_bytes = 0;
-  int64_t weight_bytes = 0;
+  int64_t model_bytes = 0;
 
-  int64_t Left() const { return free_bytes - weight_bytes; }
+  int64_t Left() const { return free_bytes - model_bytes; }
   std::string Text() const {
-    return StrCat(free_bytes, " bytes",
-                  weight_bytes > 0 ? StrCat(" less the weights' ", weight_bytes) : "");
+    const std::string bytes = StrCat(free_bytes, " bytes");
+    return model_bytes == 0 ? bytes
+                            : StrCat(bytes, " less ", model_bytes, " of weights and activations");
   }
 };
 
@@ -57,7 +58,7 @@ PoolSize ChooseDevicePool(const EngineOptions& options, int64_t sequence_bytes,
   if (wanted <= memory.Left() - reserve) return {wanted, "the default pool"};
   return {memory.Left() - reserve,
           StrCat("the device's free memory of ", memory.Text(),
-                 memory.weight_bytes > 0 ? " and" : " less", " a reserve of ", reserve)};
+                 memory.model_bytes > 0 ? " and" : " less", " a reserve of ", reserve)};
 }
 
 // memory: null on a host.
@@ -129,9 +130,9 @@ std::optional<int64_t> GroupBytes(const std::string& mount, std::string path,
   }
 }
 
-// The layout with the pages that Create allocates. weight_bytes: as CheckFits.
+// The layout with the pages that Create allocates. model_bytes: as CheckFits.
 absl::StatusOr<KvLayout> ChooseLayout(const ModelConfig& config, const EngineOptions& options,
-                                      int64_t weight_bytes, Backend* backend) {
+                                      int64_t model_bytes, Backend* backend) {
   KvLayout layout = LayoutOf(config, options.kv_cache_dtype, options.page_size);
   RETURN_IF_ERROR(CheckKvType(config, options.kv_cache_dtype));
   RETURN_IF_ERROR(backend->FitLayout(layout));
@@ -139,7 +140,7 @@ absl::StatusOr<KvLayout> ChooseLayout(const ModelConfig& config, const EngineOpt
   const int64_t pages_needed = layout.PagesFor(options.max_model_len);
   ASSIGN_OR_RETURN(const std::optional<int64_t> free_bytes, backend->FreeBytes());
   std::optional<DeviceMemory> memory;
-  if (free_bytes) memory = {*free_bytes, weight_bytes};
+  if (free_bytes) memory = {*free_bytes, model_bytes};
   ASSIGN_OR_RETURN(const PoolSize pool, ChoosePoolSize(options, pages_needed * page_bytes, memory));
   // All their tokens are counted in 32 bits.
   const int64_t num_pages = std::min<int64_t>(
@@ -158,17 +159,17 @@ absl::StatusOr<KvLayout> ChooseLayout(const ModelConfig& config, const EngineOpt
 }  // namespace
 
 absl::Status KvCache::CheckFits(const ModelConfig& config, const EngineOptions& options,
-                                int64_t weight_bytes, Backend* backend) {
+                                int64_t model_bytes, Backend* backend) {
   ASSIGN_OR_RETURN(const std::optional<int64_t> free_bytes, backend->FreeBytes());
-  if (free_bytes && weight_bytes > *free_bytes) return absl::OkStatus();
-  return ChooseLayout(config, options, weight_bytes, backend).status();
+  if (free_bytes && model_bytes > *free_bytes) return absl::OkStatus();
+  return ChooseLayout(config, options, model_bytes, backend).status();
 }
 
 absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& config,
                                                          const EngineOptions& options,
                                                          Backend* backend) {
   ASSIGN_OR_RETURN(const KvLayout layout,
-                   ChooseLayout(config, options, /*weight_bytes=*/0, backend));
+                   ChooseLayout(config, options, /*model_bytes=*/0, backend));
   ASSIGN_OR_RETURN(std::unique_ptr<Buffer> k, backend->Allocate(layout.PoolBytes()));
   ASSIGN_OR_RETURN(std::unique_ptr<Buffer> v, backend->Allocate(layout.ValuePoolBytes()));
   return std::unique_ptr<KvCache>(new KvCache(backend, layout, std::move(k), std::move(v)));

@@ -26,12 +26,12 @@ class KvCache {
                                                          const EngineOptions& options,
                                                          Backend* backend);
 
-  // Whether Create finds memory enough once weight_bytes of what the backend has free are taken; ok
-  // if they alone are more than that, which loading them reports.
+  // Whether Create finds memory enough once model_bytes of what the backend has free are taken by
+  // weights and activations; ok if they alone are more than that, which loading them reports.
   // Requires  options that Engine::Create accepts
   // Errors    those of Create
   static absl::Status CheckFits(const ModelConfig& config, const EngineOptions& options,
-                                int64_t weight_bytes, Backend* backend);
+                                int64_t model_bytes, Backend* backend);
 
   const KvView& View() const { return view_; }
   const KvLayout& Layout() const { return view_.layout; }

@@ -146,8 +146,10 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadedModel::LoadOn(std::unique_ptr
           [&](const ModelConfig& config, int64_t weight_bytes) {
             RETURN_IF_ERROR(CheckActivationsFit(config, options.engine.max_num_batched_tokens,
                                                 weight_bytes, backend.get()));
-            return KvCache::CheckFits(config, engine_options_for(config), weight_bytes,
-                                      backend.get());
+            const int64_t activation_bytes =
+                Gpt::ActivationBytes(config, options.engine.max_num_batched_tokens);
+            return KvCache::CheckFits(config, engine_options_for(config),
+                                      weight_bytes + activation_bytes, backend.get());
           }};
   ASSIGN_OR_RETURN(Checkpoint loaded, LoadCheckpoint(options.directory, backend.get(), load));
   auto checkpoint = std::make_unique<Checkpoint>(std::move(loaded));

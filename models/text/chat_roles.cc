@@ -62,13 +62,7 @@ class ChatRolesReader {
       if (list == nullptr) fields_.Fail(StrCat(name, " is missing"));
       if (list != nullptr) *roles = ReadRoles(*list, name);
     }
-    if (const json* const stops = fields_.Array("stop_strings")) {
-      for (const json& stop : *stops) {
-        const bool is_text = stop.is_string() && !stop.get_ref<const std::string&>().empty();
-        if (!is_text) fields_.Fail("stop_strings must hold texts that are not empty");
-        if (is_text) table_.stop_strings_.push_back(stop.get<std::string>());
-      }
-    }
+    table_.stop_strings_ = fields_.Texts("stop_strings", kMaxChatStops, kMaxChatStopBytes);
     RETURN_IF_ERROR(fields_.status());
     return std::move(table_);
   }

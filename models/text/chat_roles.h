@@ -2,6 +2,7 @@
 #ifndef LSSAR_MODELS_TEXT_CHAT_ROLES_H_
 #define LSSAR_MODELS_TEXT_CHAT_ROLES_H_
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <span>
@@ -15,6 +16,10 @@
 #include "models/text/chat_message.h"
 
 namespace lssar {
+
+// Limits of stop_strings here and in tokenizer_config.json: those of a request.
+inline constexpr size_t kMaxChatStops = 16;
+inline constexpr size_t kMaxChatStopBytes = 256;
 
 // CANCELLED: what Render returns where should_stop returned true.
 absl::Status RenderingStopped();

@@ -137,7 +137,10 @@ TEST(ChatRolesTest, ErrorsNameTheField) {
               HasSubstr("assistant: drop_through has 1025 bytes, must have at most 1024"));
   EXPECT_THAT(refusal("/next/user", {"tool"}), HasSubstr("\"tool\", which has no row"));
   EXPECT_THAT(refusal("/generate_after", "user"), HasSubstr("generate_after"));
-  EXPECT_THAT(refusal("/stop_strings", {""}), HasSubstr("stop_strings"));
+  EXPECT_THAT(refusal("/stop_strings", {""}),
+              HasSubstr("stop_strings has the element \"\", must hold texts of 1 to 256 bytes"));
+  EXPECT_THAT(refusal("/stop_strings", json(17, "a")),
+              HasSubstr("stop_strings has 17 elements, must have at most 16"));
 }
 
 }  // namespace

@@ -417,6 +417,8 @@ TEST_F(BadTokenizerConfig, EachField) {
   EXPECT_THAT(Rejection(R"({"bos_token": {"lstrip": false}})"),
               HasSubstr("must have a string \"content\""));
   EXPECT_THAT(Rejection(R"({"stop_strings": [""]})"), HasSubstr("stop_strings"));
+  EXPECT_THAT(Rejection(StrCat(R"({"stop_strings": [")", std::string(257, 'a'), R"("]})")),
+              HasSubstr("must hold texts of 1 to 256 bytes"));
   EXPECT_THAT(Rejection(R"({"stop_strings": "x"})"), HasSubstr("stop_strings is \"x\""));
   EXPECT_THAT(Rejection(R"({"chat_template": 7})"), HasSubstr("chat_template is 7"));
   // What transformers puts around a text, and this would not.

@@ -138,19 +138,19 @@ TEST(KvCache, RefusesADeviceTooSmallForOneSequence) {
 }
 
 // Before weights are loaded: what they will take is not free for pages.
-TEST(KvCache, TheWeightsBytesCountBeforeTheyAreLoaded) {
+TEST(KvCache, WhatTheModelTakesCountsBeforeItIsLoaded) {
   EngineOptions options{.max_model_len = 640, .page_size = 64};
   DeviceBackend device(16 * kDevicePageBytes);
-  const auto fits = [&](int64_t weight_bytes) {
-    return KvCache::CheckFits(SmallConfig(), options, weight_bytes, &device);
+  const auto fits = [&](int64_t model_bytes) {
+    return KvCache::CheckFits(SmallConfig(), options, model_bytes, &device);
   };
   EXPECT_EQ(fits(0), absl::OkStatus());
   EXPECT_EQ(fits(4 * kDevicePageBytes), absl::OkStatus());
   const absl::Status status = fits(8 * kDevicePageBytes);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),
-              testing::AllOf(HasSubstr("the device's free memory of 196608 bytes less the weights' "
-                                       "98304 and a reserve of 6144"),
+              testing::AllOf(HasSubstr("the device's free memory of 196608 bytes less 98304 of "
+                                       "weights and activations and a reserve of 6144"),
                              HasSubstr("holds 7 pages of 64 tokens"), HasSubstr("needs 10 pages")));
   // Loading them says so, with their type.
   EXPECT_EQ(fits(17 * kDevicePageBytes), absl::OkStatus());
@@ -158,7 +158,7 @@ TEST(KvCache, TheWeightsBytesCountBeforeTheyAreLoaded) {
   EXPECT_EQ(fits(6 * kDevicePageBytes), absl::OkStatus());
   EXPECT_THAT(std::string(fits(7 * kDevicePageBytes).message()),
               HasSubstr("kv_cache_bytes = 122880 is more than the device has free: 196608 bytes "
-                        "less the weights' 86016"));
+                        "less 86016 of weights and activations"));
 }
 
 // Counts what is allocated.

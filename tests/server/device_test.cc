@@ -221,7 +221,8 @@ TEST(DeviceErrorTest, WhatDoesNotFitBesideTheWeightsIsRefusedBeforeTheyAreLoaded
   };
   EXPECT_THAT(message_with(4 << 20, 65536),
               testing::AllOf(HasSubstr("the KV pool is too small: the device's free memory of "
-                                       "4194304 bytes less the weights' "),
+                                       "4194304 bytes less 2268672 of weights and "
+                                       "activations and a reserve of "),
                              HasSubstr("one sequence of max_model_len = 65536 tokens needs 1024")));
   EXPECT_THAT(message_with(1 << 20, 8192),
               HasSubstr("the activations of max_num_batched_tokens = 512 tokens take 2098688"));
