@@ -138,8 +138,8 @@ struct QkNorm {
 // the l2 norm, if `normalize`. Writes q to `q`, and k and v to their slots of the KV pages.
 // Shapes    qkv [num_rows, (num_heads + 2 num_kv_heads) * head_dim]: q, then k, then v, each
 //           head-major; rope [num_rows, r], r = RotaryDims(): r/2 cosines, then r/2 sines, of the
-//           row's position; q [num_rows, num_heads, head_dim]. num_kv_heads and head_dim are those
-//           of kv.layout
+//           row's position, all times one factor if scales_rotary; q [num_rows, num_heads,
+//           head_dim]. num_kv_heads and head_dim are those of kv.layout
 // Requires  num_heads is a multiple of num_kv_heads; no page is shared with another sequence;
 //           head_dim and rotary_dims are even; rotary_dims <= head_dim
 // Ensures   only the rows' own slots of `layer` are written
@@ -157,6 +157,7 @@ struct RopeWriteArgs {
   const float* rope = nullptr;
   RopeLayout rope_layout = RopeLayout::kHalfSplit;
   int rotary_dims = 0;  // 0: head_dim
+  bool scales_rotary = false;
   QkNorm qk_norm = {};
   bool normalize = true;
   KvView kv;

@@ -64,10 +64,17 @@ HWY_INLINE WideVec Widen(const float* from) {
   return hn::PromoteTo(WideTag(), hn::LoadU(HalfTag(), from));
 }
 
-// Rotates pairs by their angles and, if `normalize`, divides them by their norm.
-// Shapes  cosines, sines [half], padded like the pairs
-void RotateAndNormalize(const Pairs& pairs, size_t half, const float* cosines, const float* sines,
-                        bool normalize) {
+// Cosines and sines of a row's angles, one a pair, padded: [half] each. is_scaled: their squares do
+// not add up to 1.
+struct Angles {
+  const float* cosines;
+  const float* sines;
+  bool is_scaled = false;
+};
+
+// Rotates pairs by their angles and, if `normalize`, divides them by their norm behind that: a
+// rotation keeps it, so it is known before, but for the angles' own length where they are scaled.
+void RotateAndNormalize(const Pairs& pairs, size_t half, const Angles& angles, bool normalize) {
   const WideTag d;
   WideVec factor = hn::Set(d, 1.0);
   if (normalize) {
@@ -75,7 +82,14 @@ void RotateAndNormalize(const Pairs& pairs, size_t half, const float* cosines, c
     for (size_t i = 0; i < half; i += kWideLanes) {
       const WideVec a = Widen(pairs.a + i);
       const WideVec b = Widen(pairs.b + i);
-      squares = hn::MulAdd(a, a, hn::MulAdd(b, b, squares));
+      if (angles.is_scaled) {
+        const WideVec cosine = Widen(angles.cosines + i);
+        const WideVec sine = Widen(angles.sines + i);
+        const WideVec length = hn::MulAdd(cosine, cosine, hn::Mul(sine, sine));
+        squares = hn::MulAdd(hn::MulAdd(a, a, hn::Mul(b, b)), length, squares);
+      } else {
+        squares = hn::MulAdd(a, a, hn::MulAdd(b, b, squares));
+      }
     }
     const double norm = std::sqrt(hn::GetLane(hn::SumOfLanes(d, squares)));
     factor = hn::Set(d, 1.0 / (norm < double{kMinNorm} ? double{kMinNorm} : norm));
@@ -83,8 +97,8 @@ void RotateAndNormalize(const Pairs& pairs, size_t half, const float* cosines, c
   for (size_t i = 0; i < half; i += kWideLanes) {
     const WideVec a = Widen(pairs.a + i);
     const WideVec b = Widen(pairs.b + i);
-    const WideVec cosine = hn::Mul(Widen(cosines + i), factor);
-    const WideVec sine = hn::Mul(Widen(sines + i), factor);
+    const WideVec cosine = hn::Mul(Widen(angles.cosines + i), factor);
+    const WideVec sine = hn::Mul(Widen(angles.sines + i), factor);
     const WideVec rotated_a = hn::NegMulAdd(b, sine, hn::Mul(a, cosine));
     const WideVec rotated_b = hn::MulAdd(a, sine, hn::Mul(b, cosine));
     hn::StoreU(hn::DemoteTo(HalfTag(), rotated_a), HalfTag(), pairs.a + i);
@@ -178,12 +192,6 @@ struct PairLayout {
   }
 };
 
-// Cosines and sines of a row's angles, one a pair, padded: [half] each.
-struct Angles {
-  const float* cosines;
-  const float* sines;
-};
-
 // head.unit = x, rotated and normalised; `qk_norm` before or after the rotation.
 void MakeUnit(const RopeWriteArgs& args, const PairLayout& layout, const float* x,
               const NormView& qk_norm, const Angles& angles, const Angles& no_angles,
@@ -196,13 +204,12 @@ void MakeUnit(const RopeWriteArgs& args, const PairLayout& layout, const float* 
   }
   const bool normalize_later = has_norm && args.qk_norm.after_rotary;
   layout.Gather(x, head);
-  RotateAndNormalize(head.pairs, head.half, angles.cosines, angles.sines,
-                     args.normalize && !normalize_later);
+  RotateAndNormalize(head.pairs, head.half, angles, args.normalize && !normalize_later);
   layout.Scatter(head, head.unit);
   if (!normalize_later) return;
   NormRow(head.unit, head_dim, qk_norm, head.normed);
   layout.Gather(head.normed, head);
-  RotateAndNormalize(head.pairs, head.half, no_angles.cosines, no_angles.sines, args.normalize);
+  RotateAndNormalize(head.pairs, head.half, no_angles, args.normalize);
   layout.Scatter(head, head.unit);
 }
 
@@ -250,7 +257,7 @@ void WriteHeads(const RopeWriteArgs& args, const SequenceSlice& sequence, int ro
   const float* rope = args.rope + row_idx * 2 * rotary_pairs;
   std::copy_n(rope, rotary_pairs, cosines);
   std::copy_n(rope + rotary_pairs, rotary_pairs, sines);
-  const Angles angles = {cosines, sines}, no_angles = {ones, zeros};
+  const Angles angles = {cosines, sines, args.scales_rotary}, no_angles = {ones, zeros};
 
   const float* qkv = args.qkv + row_idx * (q_floats + 2 * kv_floats);
   for (int h = first_head; h < end_head; ++h) {

@@ -38,6 +38,7 @@ struct RopeCase {
   float scale = 1;     // of q and k
   int group_size = 1;  // query heads per KV head
   int rotary_dims = 0;
+  double rotary_factor = 1;
   NormKind qk_norm = NormKind::kNone;
   bool qk_norm_has_weight = true;
   bool after_rotary = false;
@@ -102,7 +103,7 @@ Written WriteCase(Backend& backend, const RopeCase& c) {
     const size_t half = static_cast<size_t>(rotary_dims) / 2, row = i / (2 * half),
                  at = i % (2 * half);
     const double angle = 0.37 * static_cast<double>(row + 1) / (1.0 + double(at % half));
-    rope[i] = static_cast<float>(at < half ? std::cos(angle) : std::sin(angle));
+    rope[i] = float(c.rotary_factor * (at < half ? std::cos(angle) : std::sin(angle)));
   }
   Floats qkv_floats(backend, qkv), rope_floats(backend, rope);
   const size_t width = static_cast<size_t>(c.head_dim);
@@ -122,6 +123,7 @@ Written WriteCase(Backend& backend, const RopeCase& c) {
                      .rope = rope_floats.Address(),
                      .rope_layout = c.rope_layout,
                      .rotary_dims = c.rotary_dims,
+                     .scales_rotary = c.rotary_factor != 1,
                      .qk_norm = {.q = norm(q_weight, q_bias),
                                  .k = norm(k_weight, k_bias),
                                  .after_rotary = c.after_rotary},
@@ -212,6 +214,25 @@ TEST_P(RopeWriteTest, PartialRotary) {
   const std::vector<float> qkv = RandomFloats(kRows * 9 * 64, 1);
   for (size_t row = 0; row < kRows; ++row) {
     for (size_t i = 16; i < 64; ++i) ASSERT_EQ(partial.q[row * 192 + i], qkv[row * 576 + i]) << i;
+  }
+}
+
+// YaRN's attention factor: the norm is that of the vector behind the rotation, which it scales.
+TEST_P(RopeWriteTest, ScaledCosinesAndSines) {
+  for (const double factor : {1.25, 0.5}) {
+    for (const bool normalize : {false, true}) {
+      RopeCase c = {.normalize = normalize, .rotary_factor = factor};
+      Check(c);
+      if (!backend_->Supports(Feature::kPartialRotary)) continue;
+      c.rotary_dims = 30;
+      Check(c);
+      if (!backend_->Supports(Feature::kQkNorm)) continue;
+      c.qk_norm = NormKind::kRmsNorm;
+      c.scale = normalize ? 1.0f : 6.0f;  // as in QkNorm
+      Check(c);
+      c.after_rotary = true;
+      Check(c);
+    }
   }
 }
 

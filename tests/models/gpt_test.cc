@@ -385,6 +385,32 @@ TEST(GptTest, UntiedHeadIsUsed) {
   EXPECT_EQ(logits[1], want[1]);
 }
 
+// The attention factor is in cosines and sines. Where all of a head rotates, normalised q and k do
+// not depend on it.
+TEST(GptTest, RopeScalingsMatchTheReference) {
+  const auto run = [](const std::string& scaling, const std::string& more, const char* backend) {
+    std::string config = SmallConfig(more);
+    const std::string none = "\"rope_scaling\": null";
+    config.replace(config.find(none), none.size(), "\"rope_scaling\": " + scaling);
+    return RunModel(SmallTensors(), config, backend);
+  };
+  const std::string yarn =
+      R"({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32)";
+  for (const std::string& scaling :
+       {yarn + "}", yarn + R"(, "attention_factor": 2.0})",
+        StrCat(R"({"type": "longrope", "original_max_position_embeddings": 32, "factor": 4.0,)",
+               R"( "short_factor": [)", StrJoin(std::vector<double>(16, 1.5)), R"(],)",
+               R"( "long_factor": [)", StrJoin(std::vector<double>(16, 2.5)), "]}")}) {
+    for (const char* const more : {"", "\"partial_rotary_factor\": 0.5,"}) {
+      if (*more != 0 && scaling.find("longrope") != std::string::npos) continue;
+      const std::vector<float> want = run(scaling, more, "reference");
+      EXPECT_LE(RelativeError(run(scaling, more, "cpu"), want), 1e-4) << scaling << more;
+    }
+  }
+  const std::vector<float> one = run(yarn + R"(, "attention_factor": 1.0})", "", "cpu");
+  EXPECT_LE(RelativeError(run(yarn + R"(, "attention_factor": 2.0})", "", "cpu"), one), 1e-4);
+}
+
 // Half-split pairs (i, i + d/2) equal interleaved pairs (2i, 2i + 1) of reordered q and k rows.
 TEST(GptTest, RopeLayoutsAreOneModelReordered) {
   std::vector<testing::RawTensor> tensors = SmallTensors();
