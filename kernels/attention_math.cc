@@ -101,6 +101,11 @@ double PhiOf(Phi phi, double score) {
   return 0.0;
 }
 
+bool IsExpRow(const AttentionForm& form, double largest) {
+  if (form.phi == Phi::kExp) return true;
+  return form.phi == Phi::kSigmoid && form.divisor == Divisor::kRowSum && largest < kExpScore;
+}
+
 double DivisorOf(const AttentionSpec& spec, double row_norm) {
   switch (spec.Form().divisor) {
     case Divisor::kRowSum: return row_norm;

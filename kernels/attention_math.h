@@ -27,6 +27,13 @@ double AlibiSlope(int head, int num_heads);
 
 double PhiOf(Phi phi, double score);
 
+// Below this score sigmoid(s) is e^s to the last bit of a double. A row whose scores are all below
+// it and that is divided by its sum (IsExpRow) has the weights of e^s, from which the largest score
+// can be subtracted: its sum would underflow.
+inline constexpr double kExpScore = -40;
+// largest: the row's largest score.
+bool IsExpRow(const AttentionForm& form, double largest);
+
 // row_norm: the row's sum of |phi|.
 double DivisorOf(const AttentionSpec& spec, double row_norm);
 

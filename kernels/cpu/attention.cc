@@ -30,11 +30,25 @@ namespace lssar {
 namespace HWY_NAMESPACE {
 namespace {
 
+template <typename T>
+double MaxScore(const Work<T>& work, int row) {
+  const int num_keys = work.item.NumKeys(row);
+  double max = std::numeric_limits<double>::lowest();
+  double scores[kChunkKeys];
+  for (int chunk = 0; chunk < num_keys; chunk += kChunkKeys) {
+    const int count = std::min(num_keys - chunk, kChunkKeys);
+    ExactScores(work, row, chunk, count, scores);
+    max = std::max(max, *std::max_element(scores, scores + count));
+  }
+  return max;
+}
+
 // Reduce: the sum and maximum of each row over its splits, and from them the row's rule.
 template <typename T>
 void Reduce(Work<T>& work) {
   const ItemValues& values = work.values;
-  const bool is_exp = work.args.spec.Form().phi == Phi::kExp;
+  const AttentionForm form = work.args.spec.Form();
+  const bool is_exp = form.phi == Phi::kExp;
   for (int row = 0; row < work.item.num_rows; ++row) {
     const int num_keys = work.item.NumKeys(row);
     const bool is_refined = kIsFixed<T> && num_keys > kShortRowKeys;
@@ -50,6 +64,13 @@ void Reduce(Work<T>& work) {
     }
     const ReweightPower& power = *work.powers[row];
     work.rules[row] = ReduceRow(work.args.spec, power, num_keys, max, sum);
+    if (!is_exp && IsExpRow(form, std::log(double{max}))) {
+      WeightRule& rule = work.rules[row];
+      rule.is_exp_row = true;
+      rule.max = float(MaxScore(work, row));
+      if (form.reweights) rule.kind = WeightKind::kRatio;
+      if (form.reweights) rule.threshold = power.Floor();
+    }
     if constexpr (kIsFixed<T>) {
       if (is_refined && RefineRuleOf(work, row).is_flat) {
         work.rules[row].kind = WeightKind::kRatio;

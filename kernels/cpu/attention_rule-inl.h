@@ -70,7 +70,10 @@ enum class WeightKind : uint8_t {
 // The formula with the numbers of one row.
 struct WeightRule {
   WeightKind kind = WeightKind::kPhi;
-  float max = 0;  // of phi; of the scores if Score leaves them unchanged
+  float max = 0;  // of phi; of the scores if Score leaves them unchanged, or is_exp_row
+  // phi is computed again from the scores, in double, as e^(score - max) (IsExpRow of a sigmoid):
+  // what Score left has no more than its smallest number.
+  bool is_exp_row = false;
   // kReweight: x = N a - o = gain * phi - o. The gain, N / sum, has two parts, because x may be a
   // small difference of numbers near 1.
   float gain = 0;

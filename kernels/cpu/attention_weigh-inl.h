@@ -29,24 +29,35 @@ namespace lssar {
 namespace HWY_NAMESPACE {
 namespace {
 
-// phi in double of the row's keys in [chunk, chunk + count); e^(score - max) if phi is e^s.
+// Scores in double of the row's keys in [chunk, chunk + count).
 template <typename T>
-void ExactChunk(const Work<T>& work, int row, int chunk, int count, double* phi) {
+void ExactScores(const Work<T>& work, int row, int chunk, int count, double* scores) {
   const AttentionSpec& spec = work.args.spec;
   const int num_keys = work.item.NumKeys(row);
   [[maybe_unused]] const float* q = work.args.q + work.VectorIdx(row);
   const double scale = ScaleOf(spec, work.args.kv.layout.head_dim, num_keys);
-  double shift = ShiftOf(spec, num_keys);
-  if (spec.Form().phi == Phi::kExp) shift -= double{work.rules[row].max};
+  const double shift = ShiftOf(spec, num_keys);
   for (int key = 0; key < count; key += kExactKeys) {
     if constexpr (kIsFixed<T>) {
-      FixedExactDots(work, row, chunk + key, phi + key);
+      FixedExactDots(work, row, chunk + key, scores + key);
     } else {
       ExactDots(q, work.HeadDim(), work.kv.Key(chunk + key), work.kv.KeyStride(),
-                work.kv.KeyScales(chunk + key), phi + key);
+                work.kv.KeyScales(chunk + key), scores + key);
     }
   }
-  for (int key = 0; key < count; ++key) phi[key] = PhiOf(spec.Form().phi, scale * phi[key] + shift);
+  for (int key = 0; key < count; ++key) scores[key] = scale * scores[key] + shift;
+}
+
+// phi in double of the row's keys in [chunk, chunk + count); e^(score - max) if phi is e^s.
+template <typename T>
+void ExactChunk(const Work<T>& work, int row, int chunk, int count, double* phi) {
+  const AttentionForm form = work.args.spec.Form();
+  const WeightRule& rule = work.rules[row];
+  const bool is_exp = form.phi == Phi::kExp || rule.is_exp_row;
+  ExactScores(work, row, chunk, count, phi);
+  for (int key = 0; key < count; ++key) {
+    phi[key] = is_exp ? PhiOf(Phi::kExp, phi[key] - double{rule.max}) : PhiOf(form.phi, phi[key]);
+  }
 }
 
 // Prefetches a value, and its scale, that no hardware prefetcher predicts.
@@ -193,9 +204,14 @@ template <typename T>
 void WeighRow(const Work<T>& work, int row, int split, int chunk) {
   const int count = std::clamp(work.item.NumKeys(row) - chunk, 0, kChunkKeys);
   const size_t at = work.values.AtSplit(row, split);
-  work.values.weight_sum[at] +=
-      WeighChunk(work.rules[row], work.args.spec.window > 0, work.values.Scores(row) + chunk,
-                 Size(count), &work.values.num_read[at]);
+  float* const scores = work.values.Scores(row) + chunk;
+  if (work.rules[row].is_exp_row) {
+    double phi[kChunkKeys];
+    ExactChunk(work, row, chunk, count, phi);
+    for (int key = 0; key < count; ++key) scores[key] = float(phi[key]);
+  }
+  work.values.weight_sum[at] += WeighChunk(work.rules[row], work.args.spec.window > 0, scores,
+                                           Size(count), &work.values.num_read[at]);
 }
 
 // Lists the chunk's keys with a non-zero weight in the group of rows that starts at `row`, and the

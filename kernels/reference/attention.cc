@@ -27,7 +27,6 @@ using Row = std::vector<double>;  // one element per key, or one per dimension
 //   a_j = softplus(s_j) / sum_m softplus(s_m),   s_j = ln(d) ln(N) <q, k_j>
 // Softmax: s_j gets -slope (N - 1 - j) with ALiBi, and is -infinity before the window.
 Row StageOneWeights(const AttentionSpec& spec, const Row& dots, int head_dim, double slope) {
-  const Phi phi = spec.Form().phi;
   const int num_keys = int(dots.size());
   const double scale = ScaleOf(spec, head_dim, num_keys);
   const double shift = ShiftOf(spec, num_keys);
@@ -38,10 +37,11 @@ Row StageOneWeights(const AttentionSpec& spec, const Row& dots, int head_dim, do
                                               : scale * dot + shift - slope * (num_keys - 1 - key));
   }
   // e^s / sum e^s with the largest score subtracted first, so that nothing overflows.
-  const double largest = phi == Phi::kExp ? *std::max_element(a.begin(), a.end()) : 0.0;
+  const double largest = *std::max_element(a.begin(), a.end());
+  const bool is_exp = IsExpRow(spec.Form(), largest);
   double norm = 0;
   for (double& a_j : a) {
-    a_j = PhiOf(phi, a_j - largest);
+    a_j = is_exp ? PhiOf(Phi::kExp, a_j - largest) : PhiOf(spec.Form().phi, a_j);
     norm += std::fabs(a_j);
   }
   const double divisor = DivisorOf(spec, norm);

@@ -360,6 +360,33 @@ TEST_P(AttentionTest, RowsWithoutAPeakKeepStageOne) {
   }
 }
 
+// Scores where sigmoid is e^s, down to less than fp32's, and double's, smallest number: divided by
+// its sum it is softmax.
+TEST_P(AttentionTest, SigmoidsOfVeryNegativeScores) {
+  constexpr size_t kDim = 64;
+  constexpr std::pair<AttentionKind, AttentionKind> kKinds[] = {
+      {AttentionKind::kSigmoidNL1, AttentionKind::kSoftmax},
+      {AttentionKind::kSigmoidR, AttentionKind::kSoftmaxR}};
+  for (const float q : {-5.5f, -12.0f, -15.0f, -125.0f}) {  // scores about 8 q
+    for (const int num_tokens : {2, 300}) {
+      SequenceVectors sequence(num_tokens, 1, int(kDim), 5, Content::kRandom);
+      for (float& x : sequence.k) x = 1 + 0.2f / kDim * x;
+      std::ranges::fill(sequence.q, q);
+      for (const auto& [sigmoid, softmax] : kKinds) {
+        const AttentionSpec spec{.kind = sigmoid, .p = 3};
+        if (!SupportsAttention(*backend_, spec)) continue;
+        SCOPED_TRACE(testing::Message() << NameOfSpec(spec) << ", q " << q);
+        Check(sequence, spec, 64, DType::kF16);
+        CheckLast(sequence, spec, 64, DType::kF16);
+        const std::vector<float> expected =
+            AttendAll(*reference_, {.kind = softmax, .p = 3}, sequence, 64, DType::kF16);
+        EXPECT_TRUE(AllNear(AttendAll(*backend_, spec, sequence, 64, DType::kF16), expected,
+                            {num_tokens, int(kDim)}, kTolerance * LargestValue(sequence)));
+      }
+    }
+  }
+}
+
 // Here x is a small difference of numbers near 1: the power would amplify its fp32 rounding error.
 TEST_P(AttentionTest, RowsNearlyWithoutAPeak) {
   for (AttentionSpec spec : kReweighted) {
