@@ -166,11 +166,11 @@ class Folder(unittest.TestCase):
             (folder / each.replace('__', '.')).write_text(content)
         return str(folder)
 
-    def check(self, out, logits, bound=1e-4):
+    def check(self, out, logits, bound=1e-4, kv_cache_dtype='fp32'):
         """The server's log-probabilities against those of `logits`."""
         expected = log_softmax(logits)[np.arange(len(TOKENS) - 1), TOKENS[1:]]
-        with served.running(SERVER, out, '--kv-cache-dtype', 'fp32', '--max-model-len', '64',
-                            '--threads', '1') as client:
+        with served.running(SERVER, out, '--kv-cache-dtype', kv_cache_dtype, '--max-model-len',
+                            '64', '--threads', '1') as client:
             [score] = client.score(TOKENS[:1], [TOKENS[1:]], per_token=True)
         found = np.array([token.logprob for token in score.tokens])
         self.assertLess(np.abs(found - expected).max(), bound)
@@ -1409,7 +1409,34 @@ class CheckedBeforeWritingTest(Folder):
             self.assertEqual(stored.tolist(), np.float32([*report.conditioning.values()]).tolist())
             found[p] = report.conditioning
             self.assertTrue(0 < found[p]['fp32'] < found[p]['fp16'] < found[p]['int8'], found[p])
-        self.assertGreater(found[40]['fp16'], 1.5 * found[1]['fp16'])
+        self.assertGreater(found[40]['int8'], 10 * found[1]['int8'])
+
+    def test_lssar_with_scaled_rotary(self):
+        """q and k have unit length behind the rotation, which YaRN's attention factor scales."""
+        scaling = {'type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16}
+        config = {**CONFIG, 'rope_scaling': scaling}
+        source = self.write_hugging_face('yarn', config, plain_models.llama_weights(CONFIG))
+        for part in (1.0, 0.5):
+            out, report = self.run_import(source, {'attention': {'kind': 'lssar', 'p': 3},
+                                                   'partial_rotary_factor': part})
+            model = forward.Model(report.config, convert.load(convert.Options(out, '')).stored)
+            self.check(out, model.logits(TOKENS, range(len(TOKENS))))
+
+    def test_rounded_keys(self):
+        """forward.py and the server attend with the same int8 keys."""
+        source = self.write_hugging_face('rounded', CONFIG, plain_models.llama_weights(CONFIG))
+        out, report = self.run_import(source, {'attention': {'kind': 'lssar', 'p': 3}})
+        stored = convert.load(convert.Options(out, '')).stored
+        model = forward.Model(report.config, stored, kv_dtype='I8')
+        self.check(out, model.logits(TOKENS, range(len(TOKENS))), 3e-3, 'int8')
+
+    def test_parts_of_a_head(self):
+        """The factor gives the number of elements back."""
+        for whole in range(2, 513, 2):
+            for dims in range(2, whole + 1, 2):
+                factor = forward.rotary_factor(dims, whole)
+                self.assertEqual(int(whole * factor), dims, (dims, whole))
+                self.assertLessEqual(factor, 1)
 
     def test_limits_of_the_self_check(self):
         """A right import of an ill-conditioned model is served, with fp16 K/V; a well-conditioned

@@ -221,7 +221,7 @@ TEST(DeviceErrorTest, WhatDoesNotFitBesideTheWeightsIsRefusedBeforeTheyAreLoaded
   };
   EXPECT_THAT(message_with(4 << 20, 65536),
               testing::AllOf(HasSubstr("the KV pool is too small: the device's free memory of "
-                                       "4194304 bytes less 2268672 of weights and "
+                                       "4194304 bytes less 2811584 of weights and "
                                        "activations and a reserve of "),
                              HasSubstr("one sequence of max_model_len = 65536 tokens needs 1024")));
   EXPECT_THAT(message_with(1 << 20, 8192),

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lssar.checkpoints import (arrays, chat_roles, delta, directory, gguf_source,
-                                      golden, names, settings, sources, tensor_file,
+from lssar.checkpoints import (arrays, chat_roles, delta, directory, forward,
+                                      gguf_source, golden, names, settings, sources, tensor_file,
                                       tokenizer_files, user_logits)
 from lssar.checkpoints.arrays import Array, log_softmax, widen
 from lssar.checkpoints.errors import CheckpointError, JsonObject, is_there
@@ -129,7 +129,8 @@ def _collect(source: sources.Source, mapped: names.Mapped, given: JsonObject) ->
             hidden = int(mapped.tensors['wte.weight'].shape[1])
             whole = found.get('head_dim') or hidden // found.integer('n_head')
             if whole != dims:
-                found.add('partial_rotary_factor', dims / int(str(whole)), settings.DERIVED, name)
+                factor = forward.rotary_factor(dims, int(str(whole)))
+                found.add('partial_rotary_factor', factor, settings.DERIVED, name)
     found.add_all(source.fixed, settings.FIXED, source.format)
     settings.derive(mapped.tensors, found, names.num_layers(mapped.tensors))
     settings.leave_out_rotary(found)

@@ -18,6 +18,7 @@ from lssar.checkpoints.arrays import BLOCK_ELEMENTS, Array, convert, widen
 from lssar.checkpoints.errors import CheckpointError
 
 MIN_NORM = 1e-12  # a zero vector normalises to zero
+EXP_SCORE = -40.0  # sigmoid is e^s below it; in a row that is divided by its sum, without underflow
 DEGENERATE_PEAK = 1e-6  # below it no key stands out: the weights are those of stage 1
 
 
@@ -129,9 +130,22 @@ def alibi_slopes(num_heads: int) -> list[float]:
             for head in range(num_heads)]
 
 
+def _unit(x: Array) -> Array:
+    result: Array = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), MIN_NORM)
+    return result
+
+
+def _exp(scores: Array) -> Array:
+    result: Array = np.exp(scores - scores.max(-1, keepdims=True))
+    return result
+
+
 def attention(q: Array, k: Array, v: Array, spec: Mapping[str, object], trained_length: int,
-              has_alibi: bool = False) -> Array:
-    """q, k, v: [heads, length, head_dim], after rotary embedding. -> [heads, length, head_dim]."""
+              has_alibi: bool = False, has_stored_keys: bool = False) -> Array:
+    """q, k, v: [heads, length, head_dim], after rotary embedding. -> [heads, length, head_dim].
+
+    has_stored_keys: k is what a cache holds, of unit length, rounded, where the kind needs it.
+    """
     form = attention_form(spec)
     length, dim = q.shape[-2:]
     n = np.arange(1, length + 1, dtype=q.dtype)[:, None]
@@ -139,8 +153,7 @@ def attention(q: Array, k: Array, v: Array, spec: Mapping[str, object], trained_
     if spec.get('window') is not None:
         seen &= ~np.tri(length, k=-int(str(spec['window'])), dtype=bool)
     if form.is_length_scaled:
-        q = q / np.maximum(np.linalg.norm(q, axis=-1, keepdims=True), MIN_NORM)
-        k = k / np.maximum(np.linalg.norm(k, axis=-1, keepdims=True), MIN_NORM)
+        q, k = _unit(q), k if has_stored_keys else _unit(k)
         scores = math.log(dim) * np.log(n) * (q @ k.swapaxes(-1, -2))
     else:
         scores = q @ k.swapaxes(-1, -2) / math.sqrt(dim)
@@ -151,10 +164,13 @@ def attention(q: Array, k: Array, v: Array, spec: Mapping[str, object], trained_
     if form.shift:
         scores = scores - (np.log(n) if form.shift == 'keys' else math.log(trained_length))
     if form.phi == 'exp':
-        scores = np.where(seen, scores, -math.inf)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = _exp(np.where(seen, scores, -math.inf))
     else:
         weights = np.where(seen, PHIS[form.phi](scores), 0)
+    if form.phi == 'sigmoid' and form.divisor == 'sum':
+        masked = np.where(seen, scores, -math.inf)
+        is_exp = masked.max(-1, keepdims=True) < EXP_SCORE
+        weights = np.where(is_exp, _exp(masked), weights)
     if form.divisor == 'sum':
         weights = weights / weights.sum(-1, keepdims=True)
     elif form.divisor == 'abs':
@@ -247,6 +263,12 @@ def head_dim(config: Mapping[str, object]) -> int:
     return int(str(given)) if given else int(str(config['n_embd'])) // int(str(config['n_head']))
 
 
+def rotary_factor(dims: int, whole: int) -> float:
+    """The partial_rotary_factor of which rotary_dims, and the server, make `dims` again."""
+    factor = dims / whole
+    return factor if int(whole * factor) == dims else math.nextafter(factor, 1)
+
+
 def rotary_dims(config: Mapping[str, object]) -> int:
     """Elements of a head that are rotated."""
     return int(head_dim(config) * float(str(config.get('partial_rotary_factor', 1.0))))
@@ -334,9 +356,10 @@ class Model:
         assert isinstance(spec, dict)
         if self._kv_dtype:
             if attention_form(spec).is_length_scaled:
-                k = k / np.maximum(np.linalg.norm(k, axis=-1, keepdims=True), MIN_NORM)
+                k = _unit(k)
             k, v = (self._rounded(each) for each in (k, v))
-        out = attention(q, k, v, spec, int(self._number('n_positions', 0)), positions == 'alibi')
+        out = attention(q, k, v, spec, int(self._number('n_positions', 0)), positions == 'alibi',
+                        has_stored_keys=bool(self._kv_dtype))
         return self._linear(out.swapaxes(0, 1).reshape(len(x), -1), prefix + 'attn.c_proj')
 
     def _rounded(self, rows: Array) -> Array:

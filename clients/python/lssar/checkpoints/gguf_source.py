@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lssar.checkpoints import names
+from lssar.checkpoints import forward, names
 from lssar.checkpoints.arrays import Array
 from lssar.checkpoints.errors import CheckpointError, JsonObject, quote, show
 from lssar.checkpoints.gguf_file import GgufFile, Value
@@ -147,7 +147,7 @@ def _add_rotary_dims(found: JsonObject, dims: int, path: str) -> None:
     if not isinstance(whole, int) or not 0 < dims <= whole:
         raise CheckpointError(f'{path}: rope.dimension_count is {dims}; must be in [1, {whole}]')
     if dims != whole:
-        found['partial_rotary_factor'] = dims / whole
+        found['partial_rotary_factor'] = forward.rotary_factor(dims, whole)
 
 
 def unpermute(mapped: names.Mapped, num_heads: int) -> None:
