@@ -83,9 +83,9 @@ class Sdist(sdist):
 
 SCRIPTS = ['lssar-lm-eval = lssar.lm_eval:main',
            'lssar-checkpoint = lssar.checkpoints.command:main',
-           'lssar-figure = lssar.figures:main',
+           'lssar-figure = lssar._scripts:figure',
            'lssar-ruler = lssar.ruler:main',
-           'lssar-kl = lssar.kl:main',
+           'lssar-kl = lssar._scripts:kl',
            'lssar-run-batch = lssar.run_batch:main']
 PROGRAMS = ['lssar = lssar.llm:main_cli', 'lssar-server = lssar.llm:main_server']
 

@@ -1107,5 +1107,18 @@ class SurfaceTest(unittest.TestCase):
                         self.assertNotIn('typing.Any', repr(hint), f'{kind.__name__}.{name}')
 
 
+class ScriptsTest(unittest.TestCase):
+
+    def test_a_missing_package_is_a_sentence(self):
+        for name, package, extra in ('figure', 'matplotlib', 'plot'), ('kl', 'numpy', 'import'):
+            program = (f"import sys; sys.modules['{package}'] = None\n"
+                       f'from lssar import _scripts; sys.exit(_scripts.{name}())')
+            done = subprocess.run([sys.executable, '-B', '-c', program], capture_output=True,
+                                  text=True, check=False, timeout=60)
+            self.assertEqual((done.returncode, done.stdout), (1, ''), done.stderr)
+            self.assertRegex(done.stderr, rf'^lssar {name}: .*{package}.*: .* pip install '
+                             rf"'\./clients/python\[{extra}\]'.*\n$")
+
+
 if __name__ == '__main__':
     unittest.main()
