@@ -85,7 +85,10 @@ class FigureTest(unittest.TestCase):
         self.assertLessEqual({'one', 'two'}, set(words(both)))
 
     def test_what_cannot_be_drawn_is_known_before_the_work(self):
-        for path, sentence in (('a.gif', 'a.gif: the name must end in .svg'),
+        taken = self.folder / 'taken.svg'
+        taken.mkdir()
+        for path, sentence in ((taken, 'taken.svg: cannot be written'),
+                               ('a.gif', 'a.gif: the name must end in .svg'),
                                (self.folder / 'none' / 'a.svg', 'there is no such directory')):
             done = run_cli('passkey', '--figure', path, PATH=PATH)
             self.assertEqual((done.returncode, done.stdout), (2, ''))

@@ -640,6 +640,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         suffix_of(given.out)
         if not os.path.isdir(os.path.dirname(given.out) or '.'):
             raise ValueError(f'{given.out}: there is no such directory')
+        if os.path.isdir(given.out) or not os.access(
+                given.out if os.path.exists(given.out) else os.path.dirname(given.out) or '.',
+                os.W_OK):
+            raise ValueError(f'{given.out}: cannot be written')
         if given.kind in SINGLE and len(given.files) > 1:
             raise ValueError(f'{given.kind} takes one file, {len(given.files)} are given')
         if given.announce:
