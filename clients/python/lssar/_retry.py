@@ -17,6 +17,7 @@ DETAILS_KEY = 'grpc-status-details-bin'
 # What gRPC makes of a stream that a proxy ends without a status because its server is gone: of the
 # end of the body without trailers (HAProxy), and of RST_STREAM with INTERNAL_ERROR (Envoy).
 BROKEN = re.compile(r'Stream removed|RST_STREAM with error code 2|without (grpc-)?status')
+KEY_HINT = '; give the key with api_key=... (of a command: LSSAR_API_KEY)'
 RETRY_INFO = b'/google.rpc.RetryInfo'
 MAX_TIMEOUT_S = 10 * 365 * 86400.0  # more is no deadline: gRPC's clock overflows at a few of these
 MAX_DOUBLINGS = 1000  # of a backoff
@@ -99,6 +100,9 @@ def to_error(error: grpc.RpcError, server: str, has_tls: bool) -> LssarError:
                     'no connection to {0}: nothing listens there, it does not speak gRPC, or it '
                     'wants TLS (tls=Tls(...); of a command, --tls)').format(server)
             message = f'{hint} ({message})'
+    elif code == 'UNAUTHENTICATED':
+        # The server's sentence ends with the header that its other clients send.
+        message = message.partition('; send `authorization:')[0] + KEY_HINT
     metadata = cast(Iterable[tuple[str, str | bytes]] | None, error.trailing_metadata())
     return LssarError(code, message, retry_delay(metadata))
 
