@@ -49,6 +49,13 @@ std::optional<Detail> FindDetail(const grpc::Status& status) {
   return std::nullopt;
 }
 
+// The server's sentence ends with the header that its other clients send; this program's user has a
+// flag.
+std::string NameKeyFlag(const std::string& message) {
+  return StrCat(message.substr(0, message.find("; send `authorization:")),
+                "; give the key with --api-key KEY or LSSAR_API_KEY");
+}
+
 void AddDelta(const v1::Delta& delta, int64_t now_us, GenerateResult* result) {
   if (delta.choice() < 0 || delta.choice() >= int(result->choices.size())) return;
   GeneratedChoice& choice = result->choices[size_t(delta.choice())];
@@ -85,6 +92,9 @@ bool IsInPrompt(const v1::RowWeights& row, size_t num_tokens) {
 
 absl::Status ToStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
+  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
+    return absl::UnauthenticatedError(NameKeyFlag(status.error_message()));
+  }
   // What gRPC makes of a stream that a proxy ends without a status because its server is gone.
   const std::string& message = status.error_message();
   if ((status.error_code() == grpc::StatusCode::UNKNOWN ||

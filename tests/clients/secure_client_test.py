@@ -55,7 +55,11 @@ class SecureClientTest(unittest.TestCase):
         self.assertEqual(by_variable.returncode, 0)
         without = self.ask(*tls)
         self.assertEqual(without.returncode, 1)
-        self.assertIn('this server requires an API key', without.stderr)
+        self.assertIn('lssar: this server requires an API key; give the key with --api-key KEY or '
+                      'LSSAR_API_KEY (', without.stderr)
+        self.assertNotIn('Bearer', without.stderr)
+        wrong = self.ask(*tls, '--api-key', 'wrong')
+        self.assertIn('the API key is unknown; give the key with --api-key KEY', wrong.stderr)
 
     def test_cli_of_a_named_model(self):
         secure = '--ca', self.ca, '--cert', self.cert, '--key', self.key, '--api-key', KEY
@@ -99,6 +103,9 @@ class SecureClientTest(unittest.TestCase):
             with self.assertRaises(LssarError) as raised:
                 client.get_info()
             self.assertEqual(raised.exception.code, 'UNAUTHENTICATED')
+            self.assertIn('requires an API key; give the key with api_key=...',
+                          str(raised.exception))
+            self.assertNotIn('Bearer', str(raised.exception))
         with Client(self.server.address, api_key=KEY, timeout_s=60) as client:
             with self.assertRaises(LssarError) as raised:
                 client.get_info()
