@@ -220,7 +220,8 @@ Json ToJson(const std::vector<SweepValue>& values, const std::optional<BestSteps
   for (const SweepValue& value : values) json["values"].push_back(ToJson(value));
   if (best) json["best"] = ToJson(*best);
   json["checkpoint_hash"] = served.checkpoint_hash();
-  json["attention_p"] = served.attention_p();
+  // A checkpoint whose attention has no p, such as softmax.
+  json["attention_p"] = served.attention_p() > 0 ? Json(served.attention_p()) : Json();
   json["kv_cache_dtype"] = served.kv_cache_dtype();
   return json;
 }

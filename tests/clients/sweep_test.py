@@ -50,6 +50,13 @@ class SweepTest(unittest.TestCase):
         losses = [value['lengths'][1]['loss'] for value in swept['values']]
         self.assertEqual(min(losses), losses[1], 'the model was trained with p = 15')
 
+    def test_a_checkpoint_without_p(self):
+        done = run_cli('sweep', '--ids', IDS, '--lengths', '64', '--rows', '1', '--p', '2',
+                       '--kind', 'lssar', '--json', '--model', 'models/zoo/twins/softmax',
+                       model=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIsNone(json.loads(done.stdout)['attention_p'])
+
     def test_table_and_text(self):
         with tempfile.NamedTemporaryFile('w', suffix='.txt') as file:
             file.write('The river runs to the sea. ' * 60)
