@@ -98,7 +98,9 @@ template AssignFlag AssignInt(int64_t* target, limits::Range<int64_t> range);
 template <typename Int>
 AssignFlag AssignTokens(Int* target, limits::Range<Int> range) {
   return [=](const std::string& value) {
-    const std::optional<Int> number = ParseScaled(value, "K", range);
+    // k as K: the lists of lengths of `lssar` take both.
+    const std::string upper = absl::AsciiStrToUpper(value);
+    const std::optional<Int> number = ParseScaled(absl::string_view(upper), "K", range);
     if (!number) {
       return MustBe(StrCat("a whole number in [", range.min, ", ", range.max, "]; 2K is 2048"));
     }
@@ -240,13 +242,19 @@ std::string DescribeUnknown(const std::vector<std::string>& left_over,
   for (const std::string& argument : left_over) {
     absl::string_view name = argument;
     if (!absl::ConsumePrefix(&name, "-")) continue;
+    const std::string flag = argument.substr(0, argument.find('='));
+    if (flag == "--port") {
+      return "unknown flag --port; give --http-listen HOST:PORT for HTTP, --listen HOST:PORT for "
+             "gRPC";
+    }
     absl::ConsumePrefix(&name, "-");
     name = name.substr(0, name.find('='));
     const std::string nearest = NearestName(std::string(name), known_names);
-    return StrCat("unknown flag ", argument.substr(0, argument.find('=')),
+    return StrCat("unknown flag ", flag,
                   nearest.empty() ? "" : StrCat("; did you mean --", nearest, "?"));
   }
-  return StrCat("unexpected argument ", absl::StrJoin(left_over, " "));
+  return StrCat("unexpected argument ", absl::StrJoin(left_over, " "),
+                "; the checkpoint's directory is --model DIR");
 }
 
 std::string NearestName(const std::string& name, const std::vector<std::string>& known_names) {

@@ -39,7 +39,7 @@ std::string DescribeError(const CLI::ParseError& error);
 AssignFlag AssignText(std::string* target);
 template <typename Int>
 AssignFlag AssignInt(Int* target, limits::Range<Int> range);
-// A number that is not negative: "16384", "16K".
+// A number that is not negative: "16384", "16K", "16k".
 template <typename Int>
 AssignFlag AssignTokens(Int* target, limits::Range<Int> range);
 // "true" or "false".

@@ -245,6 +245,7 @@ TEST(OptionsTest, DtypeAcceptsEveryType) {
 
 TEST(OptionsTest, TokensMayBeCountedInK) {
   EXPECT_EQ(Parse({"--model=D", "--max-model-len=16K"}).options.model.engine.max_model_len, 16384);
+  EXPECT_EQ(Parse({"--model=D", "--max-model-len=16k"}).options.model.engine.max_model_len, 16384);
   EXPECT_EQ(Parse({"--model=D", "--max-queued-tokens=1K"}).options.model.engine.max_queued_tokens,
             1024);
   const std::string path = WriteFile("max-model-len = \"32K\"\n");
@@ -344,6 +345,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--threads", "2", "--threads", "3"},
                 {"--threads is given 2 times; give it once"}},
         BadLine{{"--model", "D", "stray"}, {"unexpected argument stray"}},
+        BadLine{{"stray"},
+                {"unexpected argument stray; the checkpoint's directory is --model DIR"}},
+        BadLine{{"--model=D", "--port", "8000"}, {"--http-listen HOST:PORT", "--listen HOST:PORT"}},
         BadLine{{"--model"}, {"--model"}},
         BadLine{{"--model", "D", "--max-model-len", "1"},
                 {"--max-model-len", "\"1\"", "in [2, 1048576]"}},
