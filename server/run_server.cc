@@ -82,10 +82,18 @@ void ForwardGrpcLine(gpr_log_func_args* line) {
   std::_Exit(code);
 }
 
+// A shell script's `&` has a program ignore Ctrl-C, SIGINT and SIGQUIT, which are for the programs
+// before it: so they are left alone where the server was started so. A signal that is blocked and
+// waited for would come in spite of that. SIGHUP only reloads: it is handled under nohup, too.
 sigset_t HandledSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int number : {SIGTERM, SIGINT, SIGQUIT, SIGHUP}) sigaddset(&signals, number);
+  for (const int number : {SIGTERM, SIGHUP}) sigaddset(&signals, number);
+  for (const int number : {SIGINT, SIGQUIT}) {
+    struct sigaction inherited = {};
+    sigaction(number, nullptr, &inherited);
+    if (inherited.sa_handler != SIG_IGN) sigaddset(&signals, number);
+  }
   return signals;
 }
 

@@ -260,6 +260,23 @@ class EndTest(unittest.TestCase):
         self.assertEqual(raised.exception.code(), grpc.StatusCode.UNAVAILABLE)
         self.assertEqual(server.wait(), 1)
 
+    def test_signals_that_were_ignored_at_its_start_do_not_stop_it(self):
+        """As behind `&` in a shell script, whose Ctrl-C is for the program in the foreground."""
+        signals = signal.SIGINT, signal.SIGQUIT
+        before = [signal.signal(each, signal.SIG_IGN) for each in signals]
+        try:
+            server = Server()
+        finally:
+            for each, handler in zip(signals, before, strict=True):
+                signal.signal(each, handler)
+        for each in *signals, signal.SIGHUP:
+            server.process.send_signal(each)
+        self.assertEqual(server.wait_for("reload")["signal"], "Hangup")
+        self.assertEqual(health(server.channel), 1)
+        self.assertEqual(server.stop(), 0)
+        # Signals that wait are taken by their numbers, and that of SIGTERM is the highest.
+        self.assertEqual(server.wait_for("draining")["signal"], "Terminated")
+
     def test_callers_that_go_on_get_a_code_that_clients_repeat(self):
         server = Server("--drain-timeout", "1h")
         codes = set()

@@ -15,6 +15,10 @@ from typing import Any
 
 from quick_models import UNCHECKED as MODEL
 
+# A test that runs behind a shell's `&` inherits that they are ignored, and a server would, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
 SERVER = os.environ["LSSAR_SERVER"]
 IS_SANITIZED = os.environ.get("LSSAR_SANITIZED") == "1"
 
