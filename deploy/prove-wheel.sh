@@ -117,6 +117,7 @@ seconds=$(($(date +%s) - start))
 echo "$seconds" >first_token
 echo "first token after $seconds s"
 
+lssar generate 'A number:' --max-tokens 9 --seed 1 --regex '[0-9]{3}' | grep -E '[0-9]{3}'
 echo 'How are you?' | lssar chat --max-tokens 20 --seed 1
 pip install --quiet openai
 python3 - <<'PYTHON'

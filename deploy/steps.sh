@@ -75,14 +75,14 @@ failures() {
 
 # build_portable cpu|cuda TARGET...: what wheel.sh and package.sh pack. Builds targets into
 # build/cpu, without the GPU backend whatever this machine has, or into build/cuda, with it.
-# LSSAR_PRESET=ci shares the objects of the tests in ccache.
+# LSSAR_PRESET=ci shares the objects of the tests in ccache. Without xgrammar nothing is packed.
 build_portable() {
   build=build/$1
   case $1 in cuda) portable_cuda=ON ;; *) portable_cuda=OFF ;; esac
   shift
-  build_xgrammar
+  logged sh deploy/xgrammar.sh
   logged cmake --preset "${LSSAR_PRESET:-release}" -B "$build" -DLSSAR_BUILD_TESTS=OFF \
-    -DLSSAR_WITH_CUDA="$portable_cuda"
+    -DLSSAR_WITH_CUDA="$portable_cuda" -DLSSAR_XGRAMMAR=ON
   logged cmake --build "$build" --target "$@"
 }
 
@@ -108,6 +108,13 @@ make_bare_system() {
 # The version of the tree.
 tree_version() {
   sed -n 's/^project(lssar VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt
+}
+
+# Whether pip failed, with this output, because PyPI cannot be reached, and not for a wrong hash or
+# a full disk. An index that cannot be reached has no versions.
+is_unreachable() {
+  unreachable='from versions: none|ConnectionPool|ConnectionError|ProtocolError|[Rr]ead ?[Tt]imed'
+  grep -v '^ *WARNING' "$1" | grep -Eq "$unreachable|ReadTimeout"
 }
 
 # Builds xgrammar where there is none. Without PyPI the server is built without structured output.

@@ -10,6 +10,7 @@
 # without xgrammar, too.
 set -eu
 cd "$(dirname "$0")/.."
+. deploy/steps.sh
 
 inputs="deploy/xgrammar.sh deploy/xgrammar/CMakeLists.txt deploy/xgrammar/requirements.txt \
 deploy/xgrammar/work_limit.h"
@@ -35,9 +36,11 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 /usr/bin/python3 -m venv "$work/venv"
 if ! "$work/venv/bin/pip" --retries 1 --timeout 15 download -q --no-deps --no-binary xgrammar \
-  --require-hashes -r deploy/xgrammar/requirements.txt -d "$work"; then
-  echo "pip got nothing from PyPI"
-  exit 3
+  --require-hashes -r deploy/xgrammar/requirements.txt -d "$work" >"$work/pip.log" 2>&1; then
+  cat "$work/pip.log"
+  echo "pip got no xgrammar from PyPI"
+  if is_unreachable "$work/pip.log"; then exit 3; fi
+  exit 1
 fi
 mkdir "$work/source"
 tar -xzf "$work"/xgrammar-*.tar.gz -C "$work/source" --strip-components 1

@@ -179,9 +179,10 @@ class CudaBuildTest(unittest.TestCase):
 
     def test_the_cuda_build_is_configured_as_the_image_does(self):
         shown = subprocess.check_output(
-            ['sh', '-c', '. deploy/steps.sh; build_xgrammar() { :; }; logged() { echo "$*"; }; '
+            ['sh', '-c', '. deploy/steps.sh; logged() { echo "$*"; }; '
              'build_portable cuda lssar_manual'], text=True)
-        configure, build = (line.split() for line in shown.splitlines())
+        _, configure, build = (line.split() for line in shown.splitlines())
+        configure.remove('-DLSSAR_XGRAMMAR=ON')  # it may not be built here
         with tempfile.TemporaryDirectory() as folder:
             configure[configure.index('-B') + 1] = folder
             done = subprocess.run(configure, capture_output=True, text=True, timeout=300,

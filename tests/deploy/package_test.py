@@ -57,7 +57,7 @@ class PackageTest(unittest.TestCase):
         control = self.folder / 'control'
         run('dpkg-deb', '--control', self.package, control)
         self.assertEqual((control / 'conffiles').read_text(), '/etc/lssar/server.toml\n')
-        for script in 'postinst', 'prerm':
+        for script in 'postinst', 'postrm', 'prerm':
             run('sh', '-n', control / script)
             run(control / script, 'nothing')
         self.assertEqual(run(self.tree / 'usr/bin/lssar', '--version'), f'lssar {version}\n')
@@ -109,14 +109,17 @@ class PackageTest(unittest.TestCase):
         for name, code in ('systemctl', 1), ('systemd-sysusers', 0):
             (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{calls}\nexit {code}\n')
             (programs / name).chmod(0o755)
-        for script, argument in ('postinst', 'configure'), ('prerm', 'remove'):
+        for script, argument in ('postinst', 'configure'), ('prerm', 'remove'), ('postrm', 'purge'):
             text = (ROOT / 'deploy/debian' / script).read_text()
             copy = self.folder / script
-            copy.write_text(text.replace('/run/systemd/system', str(programs)))  # it is there
+            text = text.replace('/run/systemd/system', str(programs))  # it is there
+            copy.write_text(text.replace('/run/', f'{self.folder}/'))
             run('sh', copy, argument, env={**os.environ, 'PATH': f'{programs}:/usr/bin:/bin'})
         self.assertEqual(calls.read_text().splitlines(), [
             'systemd-sysusers lssar-server.conf', 'systemctl daemon-reload',
             'systemctl try-restart lssar-server.service',
+            'systemctl --quiet is-enabled lssar-server.service',
+            'systemctl --quiet is-active lssar-server.service',
             'systemctl disable --now lssar-server.service'])
 
     def test_the_services_settings_are_the_servers(self):

