@@ -32,12 +32,10 @@ std::optional<Rejection> ConnectionLimiter::Check(const std::string& address,
   const auto found = num_by_address_.find(address);
   const int num_of_address = found == num_by_address_.end() ? 0 : found->second;
   int max_connections = options_.max_connections;
-  if (LimitsAddresses()) {
-    if (num_of_address >= options_.max_connections_per_address) {
-      return Rejection::kMaxConnectionsPerAddress;
-    }
-    if (num_of_address > 0) max_connections -= max_connections / 16;
+  if (LimitsAddresses() && num_of_address >= options_.max_connections_per_address) {
+    return Rejection::kMaxConnectionsPerAddress;
   }
+  if (num_of_address > 0) max_connections -= max_connections / 16;
   if (num_connections_ >= max_connections) return Rejection::kMaxConnections;
   return std::nullopt;
 }

@@ -40,8 +40,8 @@ class ConnectionLimiter : public std::enable_shared_from_this<ConnectionLimiter>
  public:
   struct Options {
     int max_connections = 0;
-    // Zero: no limit, for a port behind a proxy, where all connections come from one address. With
-    // a limit, the last sixteenth of max_connections is kept for addresses without a connection, so
+    // Zero: no limit, for a port behind a proxy, where all connections come from one address. In
+    // any case the last sixteenth of max_connections is kept for addresses without a connection, so
     // that a few addresses cannot shut out a health probe.
     int max_connections_per_address = 0;
     PortMetrics* metrics = nullptr;  // outlives the slots; null: nothing is counted

@@ -57,15 +57,16 @@ TEST(ConnectionLimiter, CountsInTotalAndPerAddress) {
   EXPECT_EQ(limiter->Check("a", kNow), std::nullopt);
 }
 
-TEST(ConnectionLimiter, BehindAProxyOneAddressMayHaveAll) {
+TEST(ConnectionLimiter, BehindAProxyOneAddressMayHaveAllButThePlacesForOthers) {
   const auto limiter =
       std::make_shared<ConnectionLimiter>(ConnectionLimiter::Options{.max_connections = 32});
   std::vector<ConnectionSlot> slots;
-  for (int i = 0; i < 32; ++i) {
+  for (int i = 0; i < 30; ++i) {
     ASSERT_EQ(limiter->Check("proxy", kNow), std::nullopt) << i;
     slots.push_back(limiter->Add("proxy"));
   }
   EXPECT_EQ(limiter->Check("proxy", kNow), Rejection::kMaxConnections);
+  EXPECT_EQ(limiter->Check("probe", kNow), std::nullopt);
   slots.clear();
   for (int i = 0; i < 100; ++i) limiter->OnViolation("proxy", kNow);
   EXPECT_EQ(limiter->Check("proxy", kNow), std::nullopt);
