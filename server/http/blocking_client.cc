@@ -5,7 +5,6 @@
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -22,16 +21,23 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
+// False: `end` came first.
+bool PollUntil(int socket, short events, SteadyClock::time_point end) {
+  pollfd waited = {.fd = socket, .events = events, .revents = 0};
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - SteadyClock::now());
+    if (left.count() <= 0) return false;
+    const int num_ready = poll(&waited, 1, int(left.count()));
+    if (num_ready > 0) return true;
+    if (num_ready == 0 || errno != EINTR) return false;
+  }
+}
+
 // One connection, non-blocking underneath, so that every wait has an end.
 class Link {
  public:
   explicit Link(const HttpTarget& target)
       : target_(target), end_(SteadyClock::now() + target.timeout) {}
-  ~Link() {
-    if (socket_ >= 0) close(socket_);
-  }
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
 
   absl::Status Open() {
     RETURN_IF_ERROR(Connect());
@@ -41,7 +47,7 @@ class Link {
   absl::Status Send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t num_sent = session_ == nullptr
-                                   ? send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL)
+                                   ? send(socket_.Get(), bytes.data(), bytes.size(), MSG_NOSIGNAL)
                                    : SSL_write(session_.get(), bytes.data(), int(bytes.size()));
       if (num_sent > 0) {
         bytes.remove_prefix(size_t(num_sent));
@@ -58,7 +64,7 @@ class Link {
     char buffer[16 << 10];
     while (true) {
       const ssize_t num_read = session_ == nullptr
-                                   ? recv(socket_, buffer, sizeof(buffer), 0)
+                                   ? recv(socket_.Get(), buffer, sizeof(buffer), 0)
                                    : SSL_read(session_.get(), buffer, int(sizeof(buffer)));
       if (num_read > 0) {
         into->append(buffer, size_t(num_read));
@@ -88,30 +94,11 @@ class Link {
     if (getaddrinfo(target_.host.c_str(), StrCat(target_.port).c_str(), &hints, &found) != 0) {
       return Unavailable("the host has no address");
     }
-    std::string reason = "the host has no address";
-    for (const addrinfo* address = found; address != nullptr && socket_ < 0;
-         address = address->ai_next) {
-      const int candidate =
-          socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-      if (candidate < 0) {
-        reason = std::strerror(errno);
-        continue;
-      }
-      int error = connect(candidate, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
-      if (error == EINPROGRESS) {
-        socklen_t size = sizeof(error);
-        error = ETIMEDOUT;
-        if (Poll(candidate, POLLOUT)) getsockopt(candidate, SOL_SOCKET, SO_ERROR, &error, &size);
-      }
-      if (error == 0) {
-        socket_ = candidate;
-      } else {
-        reason = std::strerror(error);
-        close(candidate);
-      }
-    }
+    auto connected = ConnectToAny(found, end_);
     freeaddrinfo(found);
-    return socket_ >= 0 ? absl::OkStatus() : Unavailable(reason);
+    if (!connected.ok()) return Unavailable(std::string(connected.status().message()));
+    socket_ = *std::move(connected);
+    return absl::OkStatus();
   }
 
   absl::Status StartTls() {
@@ -134,7 +121,7 @@ class Link {
       return Unavailable("the client's certificate cannot be used");
     }
     session_.reset(SSL_new(context_.get()));
-    SSL_set_fd(session_.get(), socket_);
+    SSL_set_fd(session_.get(), socket_.Get());
     SSL_set_tlsext_host_name(session_.get(), target_.host.c_str());
     if (verifies) SSL_set1_host(session_.get(), target_.host.c_str());
     int result = 0;
@@ -149,29 +136,20 @@ class Link {
   // After a call that returned `result` <= 0: true where it may be repeated.
   bool WaitAfter(int result, short events) {
     if (session_ == nullptr) {
-      return (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) && Poll(socket_, events);
+      return (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) && Poll(events);
     }
     switch (SSL_get_error(session_.get(), result)) {
-      case SSL_ERROR_WANT_READ: return Poll(socket_, POLLIN);
-      case SSL_ERROR_WANT_WRITE: return Poll(socket_, POLLOUT);
+      case SSL_ERROR_WANT_READ: return Poll(POLLIN);
+      case SSL_ERROR_WANT_WRITE: return Poll(POLLOUT);
       default: ERR_clear_error(); return false;
     }
   }
 
-  bool Poll(int socket, short events) const {
-    pollfd waited = {.fd = socket, .events = events, .revents = 0};
-    while (true) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - SteadyClock::now());
-      if (left.count() <= 0) return false;
-      const int num_ready = poll(&waited, 1, int(left.count()));
-      if (num_ready > 0) return true;
-      if (num_ready == 0 || errno != EINTR) return false;
-    }
-  }
+  bool Poll(short events) const { return PollUntil(socket_.Get(), events, end_); }
 
   const HttpTarget target_;
   const SteadyClock::time_point end_;
-  int socket_ = -1;
+  FileDescriptor socket_;
   std::unique_ptr<SSL_CTX, FreeContext> context_;
   std::unique_ptr<SSL, FreeSession> session_;
 };
@@ -211,6 +189,33 @@ bool ReadHead(std::string_view head, HttpReply* reply) {
 }
 
 }  // namespace
+
+absl::StatusOr<FileDescriptor> ConnectToAny(const addrinfo* addresses,
+                                            std::chrono::steady_clock::time_point end) {
+  int num_left = 0;
+  for (const addrinfo* each = addresses; each != nullptr; each = each->ai_next) ++num_left;
+  std::string reason = "the host has no address";
+  for (const addrinfo* each = addresses; each != nullptr; each = each->ai_next, --num_left) {
+    FileDescriptor candidate(
+        socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!candidate.IsOpen()) {
+      reason = std::strerror(errno);
+      continue;
+    }
+    int error = connect(candidate.Get(), each->ai_addr, each->ai_addrlen) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) {
+      const auto now = SteadyClock::now();
+      socklen_t size = sizeof(error);
+      error = ETIMEDOUT;
+      if (PollUntil(candidate.Get(), POLLOUT, now + (end - now) / num_left)) {
+        getsockopt(candidate.Get(), SOL_SOCKET, SO_ERROR, &error, &size);
+      }
+    }
+    if (error == 0) return candidate;
+    reason = std::strerror(error);
+  }
+  return absl::UnavailableError(reason);
+}
 
 std::string HeaderOf(const HttpReply& reply, std::string_view name) {
   for (const HttpHeader& header : reply.headers) {

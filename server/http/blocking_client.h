@@ -11,6 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "server/http/http_message.h"
+#include "server/net/file_descriptor.h"
+
+struct addrinfo;
 
 namespace lssar {
 
@@ -25,7 +28,8 @@ struct HttpTarget {
   bool uses_system_roots = false;
   // PEM files of the client's own certificate and key; empty: none.
   std::string certificate_file = {}, key_file = {};
-  std::chrono::milliseconds timeout = std::chrono::minutes(1);  // of the whole exchange
+  // The whole exchange has it, once the host's addresses are known: the resolver has its own.
+  std::chrono::milliseconds timeout = std::chrono::minutes(1);
   size_t max_reply_bytes = std::numeric_limits<size_t>::max();  // head and body; else UNAVAILABLE
 };
 
@@ -36,6 +40,12 @@ absl::StatusOr<HttpReply> SendRequest(const HttpTarget& target, std::string_view
                                       std::string_view path,
                                       const std::vector<HttpHeader>& headers = {},
                                       std::string_view body = {});
+
+// A connection, non-blocking, to the first of the addresses that takes one. Each has an equal share
+// of the time that those before it have left, so that one which does not answer hides no other.
+// Errors  UNAVAILABLE: why the last one took none
+absl::StatusOr<FileDescriptor> ConnectToAny(const addrinfo* addresses,
+                                            std::chrono::steady_clock::time_point end);
 
 // The value of a header of a reply; names are in lower case there. Empty: there is none.
 std::string HeaderOf(const HttpReply& reply, std::string_view name);

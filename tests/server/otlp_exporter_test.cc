@@ -3,9 +3,13 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -17,6 +21,7 @@
 
 #include "base/str_cat.h"
 #include "server/http/blocking_client.h"
+#include "server/net/file_descriptor.h"
 #include "tests/server/poll_until.h"
 #include "tests/server/tcp_client.h"
 
@@ -330,6 +335,38 @@ TEST(BlockingClientTest, AnswersThatAreTooLongOrBroken) {
   const auto reply = SendRequest({.host = "127.0.0.1", .port = collector.Port()}, "GET", "/");
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(reply->body, "abcde");
+}
+
+TEST(BlockingClient, AnAddressThatDoesNotAnswerHasItsShareOfTheTime) {
+  // A listener that accepts nobody: beyond its backlog the system answers no more.
+  const FileDescriptor silent(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int silent_port = BindToAFreePort(silent.Get());
+  ASSERT_EQ(listen(silent.Get(), 0), 0);
+  const FileDescriptor waiting(ConnectTo(silent_port));
+  const FileDescriptor open(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int open_port = BindToAFreePort(open.Get());
+  ASSERT_EQ(listen(open.Get(), 8), 0);
+  std::vector<sockaddr_in> ports(3);
+  std::vector<addrinfo> addresses(3);
+  for (size_t i = 0; i < ports.size(); ++i) {
+    ports[i].sin_family = AF_INET;
+    ports[i].sin_port = htons(uint16_t(i < 2 ? silent_port : open_port));
+    ports[i].sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    addresses[i].ai_family = AF_INET;
+    addresses[i].ai_addr = reinterpret_cast<sockaddr*>(&ports[i]);
+    addresses[i].ai_addrlen = sizeof(ports[i]);
+    if (i > 0) addresses[i - 1].ai_next = &addresses[i];
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const auto connected = ConnectToAny(addresses.data(), begin + std::chrono::seconds(3));
+  EXPECT_TRUE(connected.ok()) << connected.status();
+  // Two addresses had a third of the time each.
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1900));
+  addresses[1].ai_next = nullptr;
+  const auto none = ConnectToAny(addresses.data(),
+                                 std::chrono::steady_clock::now() + std::chrono::milliseconds(200));
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("timed out"));
 }
 
 }  // namespace
