@@ -101,7 +101,7 @@ class KubernetesTest(unittest.TestCase):
             sleep, pause = pod['containers'][0]['lifecycle']['preStop']['exec']['command']
             self.assertEqual(sleep, 'sleep')
             self.assertGreaterEqual(pod['terminationGracePeriodSeconds'],
-                                    int(pause) + seconds(config['drain-timeout']) + 5)
+                                    int(pause) + seconds(config['drain-timeout']) + 10)
 
     def test_haproxy_forgets_a_pod_before_it_drains(self):
         """Kubeadm's CoreDNS keeps answers for 30 s."""

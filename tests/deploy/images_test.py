@@ -197,6 +197,17 @@ class CudaBuildTest(unittest.TestCase):
 
 class ManifestsTest(unittest.TestCase):
 
+    def test_images_in_kubernetes_have_the_tag_of_this_version(self):
+        """A node keeps an image that it has, and would keep an older one called latest."""
+        [version] = re.findall(r'^project\(lssar VERSION ([0-9.]+)', read('CMakeLists.txt'), re.M)
+        for overlay in 'cpu', 'cuda':
+            text = read(f'deploy/kubernetes/overlays/{overlay}/kustomization.yaml')
+            tags = {each['newName']: each['newTag'] for each in yaml.safe_load(text)['images']}
+            self.assertNotIn('latest', tags.values())
+            own = {'cpu': 'lssar-6m', 'cuda': 'lssar-cuda'}[overlay]
+            self.assertEqual(tags[own], version)
+            self.assertIn(f' -t {own}:{version} .', text)
+
     def test_all_parse(self):
         for path in glob.glob('deploy/**/*.y*ml', recursive=True):
             self.assertTrue(all(yaml.safe_load_all(read(path))), path)
