@@ -215,6 +215,7 @@ struct BatchRunner::Active {
   int num_completed = 0, num_failed = 0;
   int num_running = 0;
   bool is_done = false;       // no row is left to be read
+  bool has_begun = false;     // a row, since the start
   bool has_progress = false;  // since the start
   // How many rows its key's limits let run, as far as the refused ones tell, and when the next row
   // beyond that may be tried: a row that cannot run costs the others nothing.
@@ -367,11 +368,6 @@ BatchRunner::Active* BatchRunner::Activate(const Batch& batch) {
   auto active = std::make_unique<Active>();
   active->batch = batch;
   const absl::Status status = [&]() -> absl::Status {
-    if (batch.num_idle_starts >= kMaxIdleStarts) {
-      return absl::AbortedError(StrCat("the server has ended ", kMaxIdleStarts,
-                                       " times while it ran and no row was answered"));
-    }
-    RETURN_IF_ERROR(store_.SetIdleStarts(batch.id, batch.num_idle_starts + 1));
     RETURN_IF_ERROR(active->output.Open(store_.ContentPath(batch.output_file_id),
                                         &active->is_answered, &active->num_completed));
     RETURN_IF_ERROR(active->errors.Open(store_.ContentPath(batch.error_file_id),
@@ -380,6 +376,11 @@ BatchRunner::Active* BatchRunner::Activate(const Batch& batch) {
         batch.id, -active->output.NumCutBytes() - active->errors.NumCutBytes()));
     active->input.open(store_.ContentPath(batch.input_file_id));
     if (!active->input) return absl::InternalError("its input file cannot be read");
+    // Last: the answers of a batch that is refused are counted, too.
+    if (batch.num_idle_starts >= kMaxIdleStarts) {
+      return absl::AbortedError(StrCat("the server has ended ", kMaxIdleStarts,
+                                       " times while it ran and no row was answered"));
+    }
     return absl::OkStatus();
   }();
   if (!status.ok()) {
@@ -470,6 +471,15 @@ bool BatchRunner::BeginRow(Active& active) {
     if (!row) return false;
     if (active.HasAnswer(*row)) continue;
     if (row->error.empty()) {
+      // Here and not in Activate: a server that ends while its model loads has not run the batch.
+      if (!active.has_progress && !std::exchange(active.has_begun, true)) {
+        const absl::Status counted =
+            store_.SetIdleStarts(active.batch.id, active.batch.num_idle_starts + 1);
+        if (!counted.ok()) {
+          Fail(active, "storage_error", std::string(counted.message()));
+          return false;
+        }
+      }
       if (is_try) {
         active.max_running = active.num_running + 1;
         active.wait = std::exchange(active.is_refused, false) ? std::min(2 * active.wait, kLastWait)
@@ -590,6 +600,13 @@ bool BatchRunner::Finish(Active& active) {
   const Clock::time_point now = Clock::now();
   if (now < active.next_end) return false;
   const Batch& batch = active.batch;
+  // The file may have lost its end, or a read of it may have failed: getline tells neither.
+  const int num_answered = active.num_completed + active.num_failed;
+  if (active.input.bad() || num_answered != batch.num_rows) {
+    Fail(active, "storage_error",
+         StrCat("its input file has changed or cannot be read: ", num_answered, " of its ",
+                batch.num_rows, " lines have an answer"));
+  }
   const absl::Status status = store_.End(batch.id, active.end, active.error_code, active.error);
   const bool is_first_try = active.next_end == Clock::time_point();
   active.next_end = now + kEndRetryTime;

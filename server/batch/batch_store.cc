@@ -44,6 +44,7 @@ constexpr std::string_view kFilePrefix = "file-", kBatchPrefix = "batch_";
 constexpr std::string_view kContentSuffix = ".jsonl", kDescriptionSuffix = ".json",
                            kNewSuffix = ".new";
 constexpr mode_t kMode = 0600;  // prompts and answers
+constexpr int kNumOutputs = 2;  // files that a batch may make
 
 // Whether `id` is one that is made here: only such a name becomes a path.
 bool IsId(std::string_view id, std::string_view prefix) {
@@ -233,6 +234,24 @@ absl::Status BatchStore::WriteBatch(const Batch& batch) const {
   return Replace(StrCat(batch.id, kDescriptionSuffix), Json(batch).dump());
 }
 
+absl::Status BatchStore::CheckFiles(const std::string& owner, int num_more) const {
+  const int64_t num_files =
+      std::ranges::count(writing_, owner) +
+      std::ranges::count(files_, owner, [](const auto& entry) -> const std::string& {
+        return entry.second.owner;
+      });
+  const int64_t num_outputs =
+      kNumOutputs * std::ranges::count_if(batches_, [&owner](const auto& entry) {
+        return entry.second.owner == owner && !entry.second.HasEnded();
+      });
+  if (num_files + num_outputs + num_more <= options_.max_files) return absl::OkStatus();
+  const std::string outputs =
+      num_outputs == 0 ? "" : StrCat(", and batches that have not ended may make ", num_outputs);
+  return absl::ResourceExhaustedError(StrCat("you have ", num_files, " files", outputs,
+                                             "; there may be ", options_.max_files,
+                                             "; delete some"));
+}
+
 absl::Status BatchStore::CheckBytes(const std::string& owner, int64_t num_bytes) const {
   const auto own = bytes_.find(owner);
   const int64_t num_own = own == bytes_.end() ? 0 : own->second;
@@ -263,13 +282,7 @@ absl::StatusOr<StoredFile> BatchStore::AddFile(const std::string& owner,
   if (file.num_rows == 0) return absl::InvalidArgumentError("the file has no lines");
   {
     const std::lock_guard lock(mutex_);
-    int64_t num_files = std::ranges::count(
-        files_, owner, [](const auto& entry) -> const std::string& { return entry.second.owner; });
-    num_files += std::ranges::count(writing_, owner);
-    if (num_files >= options_.max_files) {
-      return absl::ResourceExhaustedError(StrCat("you have ", num_files, " files; there may be ",
-                                                 options_.max_files, "; delete some"));
-    }
+    RETURN_IF_ERROR(CheckFiles(owner, 1));
     RETURN_IF_ERROR(CheckBytes(owner, file.num_bytes));
     bytes_[owner] += file.num_bytes;
     num_bytes_ += file.num_bytes;
@@ -281,7 +294,7 @@ absl::StatusOr<StoredFile> BatchStore::AddFile(const std::string& owner,
   const std::lock_guard lock(mutex_);
   writing_.erase(std::ranges::find(writing_, owner));
   if (!status.ok()) {
-    RemoveContent(file.id);
+    Remove(file.id).IgnoreError();
     bytes_[owner] -= file.num_bytes;
     num_bytes_ -= file.num_bytes;
     return status;
@@ -303,9 +316,13 @@ std::vector<StoredFile> BatchStore::Files(const std::string& owner) const {
   return NewestFirst(files_, owner);
 }
 
-void BatchStore::RemoveContent(const std::string& id) {
-  unlink(StrCat(Path(id), kDescriptionSuffix).c_str());
-  unlink(ContentPath(id).c_str());
+absl::Status BatchStore::Remove(const std::string& id) const {
+  // The description first: a content without one goes at the next start.
+  for (const std::string& path : {StrCat(Path(id), kDescriptionSuffix), ContentPath(id)}) {
+    if (unlink(path.c_str()) != 0 && errno != ENOENT) return DiskError(path, errno);
+  }
+  if (fsync(directory_.Get()) != 0) return DiskError(options_.directory, errno);
+  return absl::OkStatus();
 }
 
 absl::Status BatchStore::DeleteFile(const std::string& owner, std::string_view id) {
@@ -320,7 +337,7 @@ absl::Status BatchStore::DeleteFile(const std::string& owner, std::string_view i
                                                   ", which has not ended; cancel it first"));
     }
   }
-  RemoveContent(found->first);
+  RETURN_IF_ERROR(Remove(found->first));
   bytes_[owner] -= found->second.num_bytes;
   num_bytes_ -= found->second.num_bytes;
   files_.erase(found);
@@ -361,6 +378,7 @@ absl::StatusOr<Batch> BatchStore::AddBatch(Batch batch) {
                                                " lines; a batch may have ", limits::kMaxBatchRows));
     }
     ASSIGN_OR_RETURN(const std::string replaced, FindReplaced(batch.owner));
+    RETURN_IF_ERROR(CheckFiles(batch.owner, kNumOutputs));
     batch.id = StrCat(kBatchPrefix, RandomId());
     batch.output_file_id = StrCat(kFilePrefix, RandomId());
     batch.error_file_id = StrCat(kFilePrefix, RandomId());
@@ -451,17 +469,27 @@ void BatchStore::SetCounts(const std::string& id, int num_completed, int num_fai
   const std::lock_guard lock(mutex_);
   Batch* const batch = Find(id);
   if (batch == nullptr) return;
+  const int more_completed = num_completed - batch->num_completed;
+  const int more_failed = num_failed - batch->num_failed;
+  // The runner calls this a hundred times a second for each batch that runs.
+  if (more_completed == 0 && more_failed == 0) return;
   batch->num_completed = num_completed;
   batch->num_failed = num_failed;
-  UpdateCounts();
+  const std::lock_guard counts_lock(counts_mutex_);
+  counts_.num_completed += more_completed;
+  counts_.num_failed += more_failed;
+  if (!batch->HasEnded()) counts_.num_waiting -= more_completed + more_failed;
 }
 
 absl::Status BatchStore::SetIdleStarts(const std::string& id, int num_idle_starts) {
   const std::lock_guard lock(mutex_);
   Batch* const batch = Find(id);
   if (batch == nullptr || batch->num_idle_starts == num_idle_starts) return absl::OkStatus();
-  batch->num_idle_starts = num_idle_starts;
-  return WriteBatch(*batch);
+  Batch next = *batch;
+  next.num_idle_starts = num_idle_starts;
+  RETURN_IF_ERROR(WriteBatch(next));
+  *batch = std::move(next);
+  return absl::OkStatus();
 }
 
 absl::Status BatchStore::AddOutputBytes(const std::string& id, int64_t num_bytes) {
@@ -505,8 +533,8 @@ absl::Status BatchStore::End(const std::string& id, BatchState state, std::strin
   if (!errors) ended.error_file_id.clear();
   // Last: a batch that has ended on the disk has its files.
   RETURN_IF_ERROR(WriteBatch(ended));
-  if (!output) RemoveContent(batch->output_file_id);
-  if (!errors) RemoveContent(batch->error_file_id);
+  if (!output) Remove(batch->output_file_id).IgnoreError();
+  if (!errors) Remove(batch->error_file_id).IgnoreError();
   for (const auto& file : {output, errors}) {
     if (file) files_[file->id] = *file;
   }

@@ -108,6 +108,7 @@ class BatchStore {
                                      std::string_view content);
   absl::StatusOr<StoredFile> FindFile(const std::string& owner, std::string_view id) const;
   std::vector<StoredFile> Files(const std::string& owner) const;  // newest first
+  // The file is there until the disk has let go of it.
   // Errors  FAILED_PRECONDITION: of a batch that has not ended
   absl::Status DeleteFile(const std::string& owner, std::string_view id);
   // The path of a file, or of an output that is being written.
@@ -117,7 +118,8 @@ class BatchStore {
   // input_file_id and metadata. Where too many have ended, the oldest is forgotten; its
   // files stay.
   // Errors  INVALID_ARGUMENT: the input has too many rows or another purpose
-  //         RESOURCE_EXHAUSTED: names the limit of batches
+  //         RESOURCE_EXHAUSTED: names the limit of batches, or of files, which has no room for the
+  //         outputs
   absl::StatusOr<Batch> AddBatch(Batch batch);
   absl::StatusOr<Batch> FindBatch(const std::string& owner, std::string_view id) const;
   std::vector<Batch> Batches(const std::string& owner) const;  // newest first
@@ -146,20 +148,23 @@ class BatchStore {
   absl::Status Load();
   absl::Status LoadEntry(const std::string& name);
   // Under the lock.
+  // That `owner` may have more files, beside those that its batches are going to write.
+  absl::Status CheckFiles(const std::string& owner, int num_more) const;
   absl::Status CheckBytes(const std::string& owner, int64_t num_bytes) const;
   absl::Status WriteFile(const StoredFile& file) const;
   absl::Status WriteBatch(const Batch& batch) const;
   // Replaces DIRECTORY/`name`.
   absl::Status Replace(const std::string& name, std::string_view content) const;
   absl::Status WriteNew(const std::string& path, std::string_view content) const;
-  void RemoveContent(const std::string& id);
+  // Removes both files of `id`, as far as they are there.
+  absl::Status Remove(const std::string& id) const;
   // The file that the output `id` becomes; nullopt: it is empty.
   std::optional<StoredFile> OutputFile(const Batch& batch, std::string_view suffix,
                                        const std::string& id);
   // The id of the batch that is forgotten for a new one; empty: none.
   absl::StatusOr<std::string> FindReplaced(const std::string& owner) const;
   Batch* Find(const std::string& id);
-  void UpdateCounts();
+  void UpdateCounts();  // walks all batches
   std::string Path(std::string_view name) const;
 
   const Options options_;

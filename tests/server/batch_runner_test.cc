@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -78,7 +80,10 @@ class BatchRunnerTest : public testing::Test {
         BatchRunner::Options{
             .max_rows = 8,
             .stream = {},
-            .readiness = [] { return absl::OkStatus(); },
+            .readiness =
+                [this] {
+                  return is_loading_ ? absl::UnavailableError("loading") : absl::OkStatus();
+                },
             .find_caller = [](const std::string&) { return std::optional<Caller>(nullptr); },
             .num_other_calls = [] { return 0; },
             .answer =
@@ -113,6 +118,7 @@ class BatchRunnerTest : public testing::Test {
   }
 
   const Log log_{"off"};
+  std::atomic<bool> is_loading_ = false;
   std::mutex mutex_;
   std::vector<std::shared_ptr<HttpExchange>> asked_;
   ScratchDirectory directory_;
@@ -179,6 +185,81 @@ TEST_F(BatchRunnerTest, FiveStartsThatAnswerNoRowEndABatch) {
   EXPECT_EQ(ended.error_code, "interrupted");
   EXPECT_EQ(ended.error, "the server has ended 5 times while it ran and no row was answered");
   EXPECT_EQ(Asked().size(), 12);
+}
+
+// Whatever ends it: out of memory, a deployment that is taken back, SIGTERM, which does not drain.
+TEST_F(BatchRunnerTest, AServerThatEndsWhileItsModelLoadsHasNotRunTheBatch) {
+  const Batch batch = Add(*Open(directory_.Path()), "alice", 1);
+  is_loading_ = true;
+  std::vector<std::unique_ptr<ScratchDirectory>> directories;
+  directories.push_back(std::make_unique<ScratchDirectory>());
+  directories[0]->CopyFrom(directory_.Path());
+  for (int start = 1; start <= 6; ++start) {
+    const std::string path = directories.back()->Path();
+    const auto store = Open(path);
+    const std::string errors = store->ContentPath(batch.error_file_id);
+    const auto runner = Run(*store);
+    ASSERT_TRUE(PollUntil([&] { return std::filesystem::exists(errors); })) << start;
+    directories.push_back(std::make_unique<ScratchDirectory>());
+    directories.back()->CopyFrom(path);
+    std::filesystem::remove(directories.back()->Path(batch.error_file_id + ".jsonl"));
+  }
+  is_loading_ = false;
+  const auto store = Open(directories.back()->Path());
+  EXPECT_EQ(store->Unfinished()[0].num_idle_starts, 0);
+  const auto runner = Run(*store);
+  ASSERT_TRUE(WaitForRows(1));
+  Answer(0);
+  EXPECT_EQ(WaitForEnd(*store, batch).state, BatchState::kCompleted);
+}
+
+TEST_F(BatchRunnerTest, AStartWhoseFirstRowsNeedNoServerCountsOnceAnswersCome) {
+  const auto store = Open(directory_.Path());
+  const std::string lines = StrCat("no request\n", R"({"custom_id":"2","method":"POST","url":")",
+                                   kRowPath, R"(","body":{}})", "\n");
+  Batch added;
+  added.owner = "alice";
+  added.client = "unix";
+  added.endpoint = kRowPath;
+  added.input_file_id = store->AddFile("alice", "in", lines)->id;
+  added.expires_at = std::time(nullptr) + 86400;
+  const Batch batch = *store->AddBatch(std::move(added));
+  ASSERT_TRUE(store->SetIdleStarts(batch.id, 4).ok());
+  const auto runner = Run(*store);
+  ASSERT_TRUE(WaitForRows(1));
+  EXPECT_EQ(store->Unfinished()[0].num_idle_starts, 0) << "the first line has its error";
+}
+
+TEST_F(BatchRunnerTest, ABatchThatIsRefusedForItsStartsKeepsTheCountOfItsAnswers) {
+  const auto store = Open(directory_.Path());
+  const Batch batch = Add(*store, "alice", 3);
+  ASSERT_TRUE(store->SetIdleStarts(batch.id, 5).ok());
+  std::ofstream(store->ContentPath(batch.output_file_id), std::ios::binary)
+      << AnsweredLine({.number = 2, .custom_id = "2"}, 200, "r", "{}");
+  const auto runner = Run(*store);
+  const Batch ended = WaitForEnd(*store, batch);
+  EXPECT_EQ(ended.error_code, "interrupted");
+  EXPECT_EQ(ended.num_completed, 1);
+  EXPECT_TRUE(store->FindFile("alice", ended.output_file_id).ok());
+}
+
+TEST_F(BatchRunnerTest, AnInputThatHasLostItsEndIsNoCompletedBatch) {
+  const auto store = Open(directory_.Path());
+  const Batch batch = Add(*store, "alice", 3);
+  const std::string path = store->ContentPath(batch.input_file_id);
+  const std::string lines = ContentOf(path);
+  std::filesystem::resize_file(path, lines.find("\n", lines.find("\n") + 1) + 1);
+  const auto runner = Run(*store);
+  ASSERT_TRUE(WaitForRows(2));
+  Answer(0);
+  Answer(1);
+  const Batch ended = WaitForEnd(*store, batch);
+  EXPECT_EQ(ended.state, BatchState::kFailed);
+  EXPECT_EQ(ended.error_code, "storage_error");
+  EXPECT_EQ(ended.error,
+            "its input file has changed or cannot be read: 2 of its 3 lines have an answer");
+  EXPECT_EQ(ended.num_completed, 2);
+  EXPECT_TRUE(store->FindFile("alice", ended.output_file_id).ok());
 }
 
 TEST_F(BatchRunnerTest, AnOutputOfMoreThanTheBlockThatIsReadIsGoneOnWith) {

@@ -360,6 +360,74 @@ TEST_F(BatchStoreTest, UploadsAtTheSameTimeKeepTheLimitOfFiles) {
   EXPECT_TRUE(store->AddFile("", "a", content).ok());
 }
 
+TEST_F(BatchStoreTest, FilesThatBatchesAreGoingToMakeCount) {
+  const auto store =
+      *BatchStore::Open({.directory = directory_.Path(), .max_bytes = 1 << 20, .max_files = 5});
+  const std::string file = store->AddFile("", "a", "x\n")->id;
+  ASSERT_TRUE(store->AddFile("", "b", "x\n").ok());
+  const Batch batch = *store->AddBatch(NewBatch("", file));
+  const std::string full =
+      "you have 2 files, and batches that have not ended may make 2; there may be 5; delete some";
+  EXPECT_EQ(store->AddBatch(NewBatch("", file)).status(), absl::ResourceExhaustedError(full));
+  EXPECT_EQ(store->Unfinished().size(), 1);
+  ASSERT_TRUE(store->AddFile("", "c", "x\n").ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(store->AddFile("", "d", "x\n").status()));
+  // Both outputs are written; another owner's batches do not count.
+  Write(store->ContentPath(batch.output_file_id), "{}\n");
+  Write(store->ContentPath(batch.error_file_id), "{}\n");
+  ASSERT_TRUE(store->End(batch.id, BatchState::kCompleted, "", "").ok());
+  EXPECT_EQ(store->Files("").size(), 5);
+  EXPECT_EQ(store->AddBatch(NewBatch("", file)).status().message(),
+            "you have 5 files; there may be 5; delete some");
+  const std::string other = store->AddFile("bob", "a", "x\n")->id;
+  EXPECT_TRUE(store->AddBatch(NewBatch("bob", other)).ok());
+}
+
+TEST_F(BatchStoreTest, AFileThatTheDiskKeepsIsNotDeleted) {
+  const auto store = Open(/*max_bytes=*/1000);
+  const std::string id = store->AddFile("alice", "a", std::string(500, 'x'))->id;
+  for (const std::string suffix : {".json", ".jsonl"}) {
+    // A directory, which unlink does not remove.
+    const std::string path = StrCat(directory_.Path(), "/", id, suffix);
+    std::filesystem::remove(path);
+    std::filesystem::create_directory(path);
+    const absl::Status status = store->DeleteFile("alice", id);
+    EXPECT_TRUE(absl::IsInternal(status));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+    EXPECT_TRUE(store->FindFile("alice", id).ok());
+    EXPECT_TRUE(absl::IsResourceExhausted(store->AddFile("alice", "b", "x").status()));
+    std::filesystem::remove(path);
+  }
+  EXPECT_TRUE(store->DeleteFile("alice", id).ok()) << "both are gone already";
+  EXPECT_TRUE(store->AddFile("alice", "b", "x").ok());
+}
+
+TEST_F(BatchStoreTest, CountsFollowTheirBatches) {
+  const auto store = Open();
+  const std::string file = store->AddFile("bob", "a", "x\ny\nz\n")->id;
+  const std::string first = store->AddBatch(NewBatch("bob", file))->id;
+  const std::string second = store->AddBatch(NewBatch("bob", file))->id;
+  const auto expect = [&](int64_t num_waiting, int64_t num_completed, int64_t num_failed) {
+    const BatchCounts counts = store->Counts();
+    EXPECT_EQ(counts.num_waiting, num_waiting);
+    EXPECT_EQ(counts.num_completed, num_completed);
+    EXPECT_EQ(counts.num_failed, num_failed);
+  };
+  expect(6, 0, 0);
+  for (int i = 0; i < 2; ++i) {
+    store->SetCounts(first, 1, 1);
+    expect(4, 1, 1);
+  }
+  store->SetCounts(second, 3, 0);
+  expect(1, 4, 1);
+  store->SetCounts(first, 0, 1);  // an answer that was not written whole
+  expect(2, 3, 1);
+  ASSERT_TRUE(store->End(first, BatchState::kFailed, "code", "why").ok());
+  expect(0, 3, 1);
+  store->SetCounts(first, 1, 1);
+  expect(0, 4, 1);
+}
+
 TEST_F(BatchStoreTest, ABatchThatCannotBeWrittenReplacesNone) {
   const auto store = Open();
   const std::string file = store->AddFile("bob", "a", "x\n")->id;
