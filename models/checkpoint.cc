@@ -58,13 +58,14 @@ absl::Status LoadModel(const std::string& directory, Backend* backend, const Loa
   RETURN_IF_ERROR(file.AddBytesTo(&hash));
   checkpoint->hash = hash.ShortHex();
 
-  ASSIGN_OR_RETURN(GptWeights weights,
-                   LoadGptWeights(file, checkpoint->config, backend, options.dtype));
-  RETURN_IF_ERROR(file.CheckUnchanged());
-  checkpoint->dtype = weights.NarrowestType();
-  checkpoint->num_parameters = weights.num_parameters;
+  absl::StatusOr<GptWeights> weights =
+      LoadGptWeights(file, checkpoint->config, backend, options.dtype);
+  RETURN_IF_ERROR(file.CheckUnchanged());  // first: what is wrong with the weights comes of it
+  RETURN_IF_ERROR(weights.status());
+  checkpoint->dtype = weights->NarrowestType();
+  checkpoint->num_parameters = weights->num_parameters;
   checkpoint->max_num_batched_tokens = options.max_num_batched_tokens;
-  ASSIGN_OR_RETURN(checkpoint->model, Gpt::Create(checkpoint->config, std::move(weights), backend,
+  ASSIGN_OR_RETURN(checkpoint->model, Gpt::Create(checkpoint->config, *std::move(weights), backend,
                                                   options.max_num_batched_tokens));
   return absl::OkStatus();
 }

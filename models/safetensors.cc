@@ -300,7 +300,8 @@ namespace {
 struct MappedRange {
   std::atomic<uintptr_t> begin = 0;
   std::atomic<uintptr_t> end = 0;
-  std::atomic<const char*> path = nullptr;
+  std::atomic<bool> is_used = false;
+  std::atomic<bool> is_broken = false;  // a part has no content
 };
 constexpr size_t kMaxMappedRanges = 1024;
 MappedRange mapped_ranges[kMaxMappedRanges];
@@ -309,45 +310,55 @@ std::mutex mapped_mutex;
 int num_mapped = 0;                     // guarded by mapped_mutex
 struct sigaction action_before_mapped;  // the same; valid while num_mapped > 0
 
-// SIGBUS in a mapped file: it was truncated, and the page behind its new end has no content. There
-// is no result to go on with; the process ends with a sentence instead of a core dump.
-void EndWhenTruncated(int signal, siginfo_t* information, void*) {
-  const auto address = reinterpret_cast<uintptr_t>(information->si_addr);
-  for (const MappedRange& range : mapped_ranges) {
-    const char* const path = range.path;
-    if (path == nullptr || address < range.begin || address >= range.end) continue;
-    constexpr std::string_view kSentence = ": the file was truncated while it was read\n";
-    [[maybe_unused]] ssize_t written = write(STDERR_FILENO, path, std::strlen(path));
-    written = write(STDERR_FILENO, kSentence.data(), kSentence.size());
-    _exit(1);
-  }
-  sigaction(signal, &action_before_mapped, nullptr);  // the access repeats and meets the old action
+uintptr_t PageOf(uintptr_t address) {
+  const auto page_bytes = uintptr_t(sysconf(_SC_PAGESIZE));
+  return address / page_bytes * page_bytes;
 }
 
-// Handles SIGBUS while any file is mapped.
-void AddMappedRange(const void* address, size_t num_bytes, const char* path) {
+// SIGBUS in a mapped file: it was truncated, and the page behind its new end has no content. The
+// process may serve another model meanwhile. So from there on the mapping becomes zeros, and the
+// access repeats; CheckUnchanged ends the load.
+void ReadZerosWhereTruncated(int signal, siginfo_t* information, void*) {
+  const int error = errno;
+  const auto address = reinterpret_cast<uintptr_t>(information->si_addr);
+  for (MappedRange& range : mapped_ranges) {
+    if (!range.is_used || address < range.begin || address >= range.end) continue;
+    range.is_broken = true;
+    const uintptr_t page = PageOf(address);
+    if (mmap(reinterpret_cast<void*>(page), range.end - page, PROT_READ,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
+      break;
+    }
+    errno = error;
+    return;
+  }
+  sigaction(signal, &action_before_mapped, nullptr);  // the access repeats and meets the old action
+  errno = error;
+}
+
+// Handles SIGBUS while any file is mapped. nullptr: not in this one, there are too many.
+MappedRange* AddMappedRange(const void* address, size_t num_bytes) {
   const std::lock_guard lock(mapped_mutex);
   if (num_mapped++ == 0) {
     struct sigaction action = {};
-    action.sa_sigaction = EndWhenTruncated;
+    action.sa_sigaction = ReadZerosWhereTruncated;
     action.sa_flags = SA_SIGINFO;
     sigaction(SIGBUS, &action, &action_before_mapped);
   }
   for (MappedRange& range : mapped_ranges) {
-    if (range.path != nullptr) continue;
+    if (range.is_used) continue;
     range.begin = reinterpret_cast<uintptr_t>(address);
     range.end = range.begin + num_bytes;
-    range.path = path;
-    return;
+    range.is_broken = false;
+    range.is_used = true;
+    return &range;
   }
+  return nullptr;
 }
 
-void RemoveMappedRange(const void* address) {
+void RemoveMappedRange(MappedRange* range) {
   const std::lock_guard lock(mapped_mutex);
-  for (MappedRange& range : mapped_ranges) {
-    if (range.path == nullptr || range.begin != reinterpret_cast<uintptr_t>(address)) continue;
-    range.path = nullptr;
-  }
+  if (range != nullptr) range->is_used = false;
   if (--num_mapped == 0) sigaction(SIGBUS, &action_before_mapped, nullptr);
 }
 
@@ -365,13 +376,13 @@ class TensorFile::Mapping {
         mmap(nullptr, num_bytes, PROT_READ, MAP_PRIVATE, mapping->file_.Descriptor(), 0);
     if (address == MAP_FAILED) return FileError(path, errno);
     mapping->address_ = address;
-    AddMappedRange(address, num_bytes, mapping->file_.Path().c_str());
+    mapping->range_ = AddMappedRange(address, num_bytes);
     return mapping;
   }
 
   ~Mapping() {
     if (address_ == nullptr) return;
-    RemoveMappedRange(address_);
+    RemoveMappedRange(range_);
     munmap(address_, file_.NumBytes());
   }
   Mapping(const Mapping&) = delete;
@@ -381,11 +392,17 @@ class TensorFile::Mapping {
     return {static_cast<const std::byte*>(address_), address_ == nullptr ? 0 : file_.NumBytes()};
   }
   const RegularFile& File() const { return file_; }
+  absl::Status CheckUnchanged() const {
+    RETURN_IF_ERROR(file_.CheckUnchanged());
+    if (range_ == nullptr || !range_->is_broken) return absl::OkStatus();
+    return absl::AbortedError(StrCat(file_.Path(), ": a part of the file could not be read"));
+  }
 
  private:
   explicit Mapping(RegularFile file) : file_(std::move(file)) {}
   const RegularFile file_;
   void* address_ = nullptr;
+  MappedRange* range_ = nullptr;
 };
 
 TensorFile::TensorFile() = default;
@@ -400,9 +417,8 @@ const TensorView* TensorFile::Find(std::string_view name) const {
 
 void TensorFile::Release(const TensorView& tensor) const {
   // Dropping a page shared with a neighbouring tensor is safe: nothing here is ever written.
-  const uintptr_t page_bytes = uintptr_t(sysconf(_SC_PAGESIZE));
   const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.bytes.data());
-  const uintptr_t first_page = begin / page_bytes * page_bytes;
+  const uintptr_t first_page = PageOf(begin);
   madvise(reinterpret_cast<void*>(first_page), begin - first_page + tensor.bytes.size(),
           MADV_DONTNEED);
 }
@@ -425,7 +441,7 @@ absl::Status TensorFile::AddBytesTo(Sha256* hash) const {
 
 absl::Status TensorFile::CheckUnchanged() const {
   for (const std::unique_ptr<Mapping>& mapping : mappings_) {
-    RETURN_IF_ERROR(mapping->File().CheckUnchanged());
+    RETURN_IF_ERROR(mapping->CheckUnchanged());
   }
   return absl::OkStatus();
 }
@@ -433,8 +449,10 @@ absl::Status TensorFile::CheckUnchanged() const {
 absl::Status TensorFile::Add(const std::string& path) {
   ASSIGN_OR_RETURN(std::unique_ptr<Mapping> mapping, Mapping::Open(path));
   const std::span<const std::byte> file = mapping->Bytes();
-  ASSIGN_OR_RETURN(std::vector<TensorEntry> entries, ParseSafetensorsHeader(file, path));
-  for (TensorEntry& entry : entries) {
+  absl::StatusOr<std::vector<TensorEntry>> entries = ParseSafetensorsHeader(file, path);
+  RETURN_IF_ERROR(mapping->CheckUnchanged());  // before what a header of zeros lacks
+  RETURN_IF_ERROR(entries.status());
+  for (TensorEntry& entry : *entries) {
     TensorView view{.type = entry.type,
                     .shape = std::move(entry.shape),
                     .bytes = file.subspan(entry.begin, entry.end - entry.begin)};

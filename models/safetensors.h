@@ -1,7 +1,7 @@
 // Read-only, memory-mapped safetensors files, single or sharded. Every offset is checked.
 //
-// While files are mapped, SIGBUS is handled: if another process truncates one, the next access to
-// the missing part ends the process with the file's name on stderr and exit code 1.
+// While files are mapped, SIGBUS is handled: if another process truncates one, or the disk fails,
+// the part that is missing reads as zeros, and CheckUnchanged tells.
 // Source  https://github.com/huggingface/safetensors (format description)
 #ifndef LSSAR_MODELS_SAFETENSORS_H_
 #define LSSAR_MODELS_SAFETENSORS_H_
@@ -76,7 +76,8 @@ class TensorFile {
   // Errors  those of CheckUnchanged; INVALID_ARGUMENT: a file cannot be read
   absl::Status AddBytesTo(Sha256* hash) const;
   // Call when the last tensor was read: what was read before a write is not what is read after it.
-  // Errors  ABORTED: a file was written or truncated since it was opened
+  // Errors  ABORTED: a file was written or truncated since it was opened, or a part of it could not
+  //         be read
   absl::Status CheckUnchanged() const;
   // The paths of the file or of its shards.
   const std::vector<std::string>& Paths() const { return paths_; }

@@ -163,7 +163,7 @@ int FailToStart(const absl::Status& status) {
     } catch (const std::system_error& error) {
       message = std::string(NoThreadError(error).message());
     } catch (const std::bad_alloc&) {
-      message = "the system gives the server no more memory";
+      message = std::string(NoMemoryError().message());
     } catch (const std::exception& error) {
       message = error.what();
     }

@@ -1,6 +1,7 @@
 #include "server/served_models.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -22,6 +23,10 @@ absl::Status NoThreadError(const std::system_error& error) {
       StrCat("the system gives the server no more threads: ", error.what()));
 }
 
+absl::Status NoMemoryError() {
+  return absl::ResourceExhaustedError("the system gives the server no more memory");
+}
+
 ServedModels::ServedModels(Options options, const Log* log)
     : options_(std::move(options)), log_(*log) {}
 
@@ -36,27 +41,27 @@ absl::Status ServedModels::Load(LoadModel load, AdmissionControl* admission) {
   admission_ = admission;
   version_ = Version();
   ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> loaded, load_());
-  Serve(std::move(loaded));
+  if (Serve(std::move(loaded))) options_.on_serving(*Current());
   const std::lock_guard lock(mutex_);
   is_loaded_ = true;
   if (is_asked_ && !is_stopped_) BeginReload();
   return absl::OkStatus();
 }
 
-void ServedModels::Serve(std::unique_ptr<LoadedModel> loaded) {
+bool ServedModels::Serve(std::unique_ptr<LoadedModel> loaded) {
   const std::shared_ptr<LoadedModel> model = std::move(loaded);
-  // First: it may find no thread, and nothing has changed yet.
+  // First: it may find no thread or memory, and nothing has changed yet.
   auto watchdog = std::make_unique<Watchdog>(
       options_.step_timeout, [engine = &model->GetEngine()] { return engine->Stats(); },
       options_.on_failure);
   {
     const std::lock_guard lock(mutex_);
-    if (is_stopped_) return;
+    if (is_stopped_) return false;
     retiring_ = std::move(current_);
     current_ = {.model = model, .watchdog = std::move(watchdog)};
     admission_->Open(model.get());
   }
-  options_.on_serving(*model);
+  return true;
 }
 
 std::shared_ptr<LoadedModel> ServedModels::Current() const {
@@ -129,13 +134,17 @@ void ServedModels::ReloadNow() {
 }
 
 absl::Status ServedModels::ReplaceModel(const std::string& version) {
+  bool is_serving = false;
   try {
     ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> loaded, LoadAgain(version));
-    Serve(std::move(loaded));
-    return absl::OkStatus();
+    is_serving = Serve(std::move(loaded));
   } catch (const std::system_error& error) {
     return NoThreadError(error);
+  } catch (const std::bad_alloc&) {
+    return NoMemoryError();
   }
+  if (is_serving) options_.on_serving(*Current());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> ServedModels::LoadAgain(const std::string& version) {

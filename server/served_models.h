@@ -23,6 +23,8 @@ namespace lssar {
 
 // RESOURCE_EXHAUSTED: what a thread that cannot begin means.
 absl::Status NoThreadError(const std::system_error& error);
+// RESOURCE_EXHAUSTED: what std::bad_alloc means.
+absl::Status NoMemoryError();
 
 // A reload loads the checkpoint's directory again beside the model that serves, with its
 // self-check. Then new calls get the new model, and the old one is destroyed when its calls have
@@ -79,13 +81,14 @@ class ServedModels {
   };
 
   std::string Version() const;
-  void Serve(std::unique_ptr<LoadedModel> loaded);
+  // False: the server stops.
+  bool Serve(std::unique_ptr<LoadedModel> loaded);
   // Has a thread do what was asked for. The lock is held.
   void BeginReload();
   void RunReloads();
   void ReloadNow();
-  // Errors  those of LoadAgain; RESOURCE_EXHAUSTED: no thread for the new model. Then nothing has
-  //         changed.
+  // Errors  those of LoadAgain; RESOURCE_EXHAUSTED: no thread or no memory for the new model. Then
+  //         nothing has changed.
   absl::Status ReplaceModel(const std::string& version);
   void KeepModel(const std::string& hash, const absl::Status& reason);
   absl::StatusOr<std::unique_ptr<LoadedModel>> LoadAgain(const std::string& version);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 
 #include "tests/server/loaded_fake_model.h"
@@ -23,7 +24,13 @@ class ServedModelsTest : public testing::Test {
     models_.Drain(absl::ZeroDuration());
     models_.Stop();
   }
-  void Load() { ASSERT_TRUE(models_.Load(LoadFakeModel, &admission_).ok()); }
+  void Load() {
+    const auto load = [this]() -> absl::StatusOr<std::unique_ptr<LoadedModel>> {
+      if (has_no_memory_) throw std::bad_alloc();
+      return LoadFakeModel();
+    };
+    ASSERT_TRUE(models_.Load(load, &admission_).ok());
+  }
   void ReloadAnother() {
     directory_.Write("config.json", "{}");
     models_.Reload();
@@ -34,6 +41,7 @@ class ServedModelsTest : public testing::Test {
 
   std::function<void()> on_serving_ = [] {};
   std::function<void()> on_retired_ = [] {};
+  std::atomic<bool> has_no_memory_ = false;
 
  private:
   const Log log_{"off"};
@@ -77,6 +85,19 @@ TEST_F(ServedModelsTest, AReloadWithoutAThreadKeepsTheModel) {
   EXPECT_TRUE(models_.HasFailedReload());
   EXPECT_EQ(models_.Current(), first);
   ReloadAnother();
+  ExpectRetired();
+  EXPECT_FALSE(models_.HasFailedReload());
+}
+
+TEST_F(ServedModelsTest, AReloadWithoutMemoryKeepsTheModel) {
+  Load();
+  const std::shared_ptr<LoadedModel> first = models_.Current();
+  has_no_memory_ = true;
+  ReloadAnother();
+  EXPECT_TRUE(PollUntil([this] { return models_.HasFailedReload(); }));
+  EXPECT_EQ(models_.Current(), first);
+  has_no_memory_ = false;
+  models_.Reload();
   ExpectRetired();
   EXPECT_FALSE(models_.HasFailedReload());
 }
