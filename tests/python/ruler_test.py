@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -149,10 +150,63 @@ class RulerTest(unittest.TestCase):
         self.assertEqual(done.returncode, 3)
         self.assertIn('short enough', done.stderr)
 
+    def test_an_outage_is_no_refusal(self):
+        """The same command builds the prompts once the server is back."""
+        out = self.out.with_name('outage')
+        shutil.copytree(self.out, out)
+        [folder] = out.glob('*/synthetic/1024/data/vt')
+        (folder / 'validation.jsonl').unlink()
+        refused = folder / 'refused.txt'
+        program = """if True:
+            import argparse, pathlib, sys, tempfile
+            from lssar import ruler
+            out, address = pathlib.Path(sys.argv[1]), sys.argv[2]
+            given = argparse.Namespace(out=out, samples=2, api_key=None, prepare_timeout=100.0)
+            server = ruler.read_server(address, None)
+            for server.address in sys.argv[3:]:
+                with tempfile.TemporaryDirectory() as scratch:
+                    one = ruler.Ruler(given, ruler.find_package(), server, pathlib.Path(scratch))
+                    try:
+                        print(repr(one.prepare(1024, 'vt')))
+                    except ruler.RulerError as error:
+                        print(str(error).replace(chr(10), ' '))
+            """
+
+        def prepare(*addresses):
+            done = subprocess.run([self.python, '-c', program, out, *addresses], text=True,
+                                  check=False, capture_output=True, env=isolated(),
+                                  timeout=environments.TIMEOUT_S)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stdout.splitlines()
+
+        with socket.create_server(('127.0.0.1', 0)) as closed:
+            away = f'127.0.0.1:{closed.getsockname()[1]}'
+        here = self.server.address
+        refused.write_text('UNAVAILABLE: of an earlier version', encoding='utf-8')
+        said, again = prepare(here, away, here)
+        self.assertIn('no prompts of vt at 1K: no connection to', said)
+        self.assertEqual(again, "''")
+        self.assertFalse(refused.exists())
+        for reason in ('no prompt of this task is short enough',
+                       'ValueError: Sample larger than population or is negative'):
+            refused.write_text(reason, encoding='utf-8')
+            self.assertEqual(prepare(here, away), [repr(reason)])
+
     def test_bad_input(self):
         server = '--server', self.server.address
         other = self.enterContext(OwnServer(MODEL, program=SERVER))
+        changed = []
+        for name in 'dtype', 'kv_cache_dtype', 'device', 'config_hash', 'tokenizer_hash':
+            folder = self.out.with_name(f'other_{name}')
+            folder.mkdir()
+            settings = json.loads((self.out / 'settings.json').read_text(encoding='utf-8'))
+            settings[name] += 'x'
+            (folder / 'settings.json').write_text(json.dumps(settings), encoding='utf-8')
+            changed.append((f'has results with {name} {settings[name]}, not '
+                            f'{settings[name][:-1]}: give another OUT', folder, *server,
+                            '--lengths', '1K', '--samples', '2'))
         cases = [
+            *changed,
             ("'niah' is none of niah_single_1", self.out, *server, '--tasks', 'niah'),
             ("'1M' must be a number", self.out, *server, '--lengths', '1M'),
             ("'100' must be a number", self.out, *server, '--lengths', '100'),

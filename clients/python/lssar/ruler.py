@@ -57,8 +57,14 @@ ROOM = 256  # tokens of max_model_len beyond the length: fwe's prompts are its l
 # nothing; the longest honest silence, a list of all pairs of words, takes 10.
 IDLE_CPU_S = 60.0
 IDLE_EXIT = 3
+SERVER_EXIT = 4  # the server did not count; the package would take it for a text that is too long
 NO_ROOM = 'no prompt of this task is short enough'
+# Why a task has no prompts, so that no other try will make some: ours, and the package's where a
+# length takes more words or documents than it has.
+REFUSALS = (NO_ROOM, 'ValueError: Sample larger than population')
 NORMAL_95 = 1.96
+# As in the outputs that `lssar score --resume` and `lssar passkey --resume` go on with.
+JOB = ('checkpoint_hash', 'tokenizer_hash', 'config_hash', 'dtype', 'kv_cache_dtype', 'device')
 
 
 class Sample(TypedDict):
@@ -109,7 +115,9 @@ class ServerTokenizer:
 
     def __init__(self, model_path: str) -> None:
         from lssar.client import Client
+        from lssar.types import LssarError
 
+        self._error = LssarError
         self._client = Client(model_path, api_key=os.environ.get('LSSAR_API_KEY'))
         self._asked_s = time.process_time()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -117,7 +125,11 @@ class ServerTokenizer:
     def text_to_tokens(self, text: str) -> list[int]:
         """Ids without BOS."""
         self._asked_s = time.process_time()
-        ids = self._client.tokenize(text, add_bos=False)
+        try:
+            ids = self._client.tokenize(text, add_bos=False)
+        except self._error as error:
+            print(error, file=sys.stderr, flush=True)
+            os._exit(SERVER_EXIT)
         self._asked_s = time.process_time()
         return ids
 
@@ -219,6 +231,7 @@ class Server:
     model_name: str
     checkpoint_hash: str
     max_model_len: int
+    job: dict[str, str]  # what its answers depend on beside the prompts
 
 
 def read_server(address: str, api_key: str | None) -> Server:
@@ -233,7 +246,8 @@ def read_server(address: str, api_key: str | None) -> Server:
     if host in ('0.0.0.0', '[::]', '::'):  # all of its addresses: the one that gRPC was reached by
         host = '127.0.0.1' if address.startswith('unix:') else address.rpartition(':')[0]
     return Server(address, f'http://{host}:{port}/v1/completions', info.model_name,
-                  info.checkpoint_hash, info.max_model_len)
+                  info.checkpoint_hash, info.max_model_len,
+                  {name: getattr(info, name) for name in JOB})
 
 
 class Ruler:
@@ -269,17 +283,19 @@ class Ruler:
 
     def check_owner(self) -> None:
         """OUT has the results of this checkpoint and these settings. Errors: RulerError."""
-        own = {'checkpoint_hash': self.server.checkpoint_hash,
-                     'samples': self.given.samples, 'package': self.package.version}
+        own = {**self.server.job, 'samples': self.given.samples, 'package': self.package.version}
         path = self.out / 'settings.json'
         if path.exists():
             kept = json.loads(path.read_text(encoding='utf-8'))
             for name, value in own.items():
                 if kept.get(name) != value:
-                    raise RulerError(f'{self.out} has results with {name} {kept.get(name)}, not '
-                                     f'{value}: give another OUT')
+                    raise RulerError(f'{self.out} has results with {name} '
+                                     f'{kept.get(name, "unknown")}, not {value}: give another OUT')
+            return
         self.out.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(own), encoding='utf-8')
+        following = path.with_suffix('.new')
+        following.write_text(json.dumps(own), encoding='utf-8')
+        following.replace(path)
 
     def folder(self, length: int, kind: str) -> pathlib.Path:
         """The package's own folder of prompts ('data') or predictions ('pred')."""
@@ -327,17 +343,23 @@ class Ruler:
     def prepare(self, length: int, task: str) -> str:
         """Makes the prompts of a task. -> why there are none; '': there are.
 
-        Errors: RulerError: they do not fit the server.
+        Errors: RulerError: they do not fit the server, or another try may make them.
         """
         path = self.folder(length, 'data') / task / 'validation.jsonl'
         refused = path.with_name('refused.txt')
         if refused.exists():
-            return refused.read_text(encoding='utf-8')
+            reason = refused.read_text(encoding='utf-8')
+            if reason.startswith(REFUSALS):
+                return reason
+            refused.unlink()  # of an earlier version, which kept every reason
         if len(self.samples(path)) != self.given.samples:
             path.unlink(missing_ok=True)
             reason = self.build(path, length, task)
             if reason:
                 path.unlink(missing_ok=True)
+                if not reason.startswith(REFUSALS):
+                    raise RulerError(f'no prompts of {task} at {length_name(length)}: {reason}; '
+                                     f'{self.log} has more')
                 refused.parent.mkdir(parents=True, exist_ok=True)
                 refused.write_text(reason, encoding='utf-8')
                 return reason
@@ -358,9 +380,10 @@ class Ruler:
         if not path.exists():
             said = re.search(r'Error output:(.*?)\nPrepare ', text, re.DOTALL)
             return (said[1] if said else text).strip().split('\n')[-1]
-        if not all(sample['outputs'] for sample in self.samples(path)):
-            return NO_ROOM
-        return ''
+        samples = self.samples(path)
+        if len(samples) != self.given.samples:
+            return f'{len(samples)} of {self.given.samples} were written'
+        return '' if all(sample['outputs'] for sample in samples) else NO_ROOM
 
     @staticmethod
     def samples(path: pathlib.Path) -> list[Sample]:
