@@ -1,6 +1,7 @@
 """`lssar run-batch`: every line of the input is answered once, whatever ends the program."""
 
 import collections
+import errno
 import http.client
 import http.server
 import json
@@ -17,7 +18,7 @@ import time
 import unittest
 from unittest import mock
 
-from lssar.run_batch import Answer, BatchError, Row, Sender
+from lssar.run_batch import Answer, BatchError, Output, Row, Sender
 from quick_models import UNCHECKED as MODEL
 
 CLI = os.environ['LSSAR_CLI']
@@ -122,6 +123,7 @@ class RunBatchTest(unittest.TestCase):
         rows = self.rows()
         self.assertEqual(sorted(rows), list(range(1, count + 1)))
         for number, row in rows.items():
+            self.assertRegex(row.pop('request_digest'), '^[0-9a-f]{16}$')
             self.assertEqual(row, {
                 'id': f'batch_req_{number}', 'custom_id': f'row-{number}', 'error': None,
                 'response': {'status_code': 200, 'request_id': 'abc',
@@ -266,6 +268,12 @@ class RunBatchTest(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn(reason, done.stderr)
             self.assertEqual(self.output.read_bytes(), before)
+        # An answer too many is found before anything is asked.
+        self.input.write_text(line(1) + '\n\n' + line(3) + '\n')
+        done = self.run_batch()
+        self.assertIn('2 answers, and 1 lines', done.stderr)
+        self.assertEqual(self.output.read_bytes(), before)
+        self.assertNotIn('prompt 3', self.server.prompts)
         # The second could be a line that was not written whole: it is not one of an answer.
         for text in '{"something": "else"}\n', line(1):
             self.output.write_text(text)
@@ -273,6 +281,57 @@ class RunBatchTest(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn('line 1 is no answer of `lssar run-batch`', done.stderr)
             self.assertEqual(self.output.read_text(), text)
+
+    def test_answers_of_changed_requests_are_refused(self):
+        broken = line(2, method='GET')
+        self.input.write_text(line(1) + '\n' + broken + '\n')
+        self.assertEqual(self.run_batch().returncode, 1)
+        before = self.output.read_bytes()
+        for number, text in ((1, line(1, 'other') + '\n' + broken + '\n' + line(3)),
+                             (1, line(1, url='/v1/score') + '\n' + broken + '\n'),
+                             (2, line(1) + '\n' + line(2) + '\n')):
+            self.input.write_text(text)
+            done = self.run_batch()
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(f'an answer to line {number} of IN, and the line has changed since',
+                          done.stderr)
+            self.assertEqual(self.output.read_bytes(), before)
+        self.assertEqual(self.server.prompts, {'prompt 1': 1})
+        # Without the wrong answer the run goes on; spaces are no change.
+        self.output.write_bytes(b''.join(text for text in before.splitlines(keepends=True)
+                                         if b'"batch_req_1"' in text))
+        self.input.write_text(line(1).replace('": ', '" :  ') + '\n' + line(2) + '\n')
+        done = self.run_batch()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('1 were answered before', done.stderr)
+        self.expect_all(2)
+        # An earlier version wrote no digests.
+        rows = [json.loads(text) for text in self.output.read_text().splitlines()]
+        self.output.write_text(''.join(
+            json.dumps({key: row[key] for key in row if key != 'request_digest'}) + '\n'
+            for row in rows))
+        self.assertEqual(self.run_batch().returncode, 0)
+        self.assertEqual(self.server.prompts, {'prompt 1': 1, 'prompt 2': 1})
+
+    def test_a_write_that_fails_leaves_whole_lines_and_is_the_last_one(self):
+        row = Row(1, 'a', '/v1/score', b'{}', None)
+        write = os.write
+
+        def part(file, data):
+            if len(data) < 20:
+                raise OSError(errno.ENOSPC, 'No space left on device')
+            return write(file, data[:len(data) - 10])
+
+        with Output(str(self.output)) as output:
+            output.write(row, None, None)
+            before = self.output.read_bytes()
+            with mock.patch('lssar.run_batch.os.write', part), \
+                    self.assertRaisesRegex(OSError, 'No space left on device.*out.jsonl'):
+                output.write(row._replace(number=2), None, None)
+            self.assertEqual(self.output.read_bytes(), before)
+            with self.assertRaisesRegex(OSError, 'No space left'):  # though there is room again
+                output.write(row._replace(number=3), None, None)
+        self.assertEqual(self.output.read_bytes(), before)
 
     def test_a_server_that_stays_away_ends_the_run_without_an_answer(self):
         self.input.write_text(line(1) + '\n')

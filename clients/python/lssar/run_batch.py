@@ -7,12 +7,13 @@ IN has one request a line, in any number and of any kind that the server has:
 OUT gets one line for each line of IN, in the order in which they are answered:
 
     {"id": "batch_req_1", "custom_id": "1", "response": {"status_code": 200, "request_id": "...",
-     "body": {...}}, "error": null}
+     "body": {...}}, "error": null, "request_digest": "..."}
 
 id has the number of the line in IN, which counts from 1. A request that the server refuses has its
 answer as the body, and an error. A line that is no request has an error and no response. OUT is
-written line by line: after a crash, run the same command again, and it answers the rest. An
-interrupt (Ctrl-C, SIGTERM) ends the run at once, without the answers under way.
+written line by line: after a crash, run the same command again, and it answers the rest. It refuses
+an OUT whose answers are those of other requests (request_digest). An interrupt (Ctrl-C, SIGTERM)
+ends the run at once, without the answers under way.
 
 Exit codes: 0 every line has an answer with status 200, 1 otherwise; 2 wrong usage. With API keys:
 LSSAR_API_KEY.
@@ -68,8 +69,16 @@ class Row(NamedTuple):
     number: int  # from 1
     custom_id: str | None  # None: the line has none
     url: str
-    body: bytes
+    body: bytes  # the line itself, where it is no request
     problem: tuple[str, str] | None  # code and message, where the line is no request
+
+    @property
+    def digest(self) -> str:
+        """What is asked. A line that is mended asks for something else than the broken one."""
+        code = self.problem[0] if self.problem else ''
+        digest = hashlib.blake2b(f'{self.url}\n{code}\n'.encode(), digest_size=8)
+        digest.update(self.body)
+        return digest.hexdigest()
 
 
 def _problem(line: dict[str, object]) -> str | None:
@@ -92,7 +101,7 @@ def _problem(line: dict[str, object]) -> str | None:
 def parse_line(number: int, text: bytes) -> Row:
     """A row, with a problem where the line is no request."""
     def broken(code: str, message: str, custom_id: str | None = None) -> Row:
-        return Row(number, custom_id, '', b'', (code, f'line {number}: {message}'))
+        return Row(number, custom_id, '', text.strip(), (code, f'line {number}: {message}'))
 
     if len(text) > MAX_LINE_BYTES:
         return broken('line_too_long', f'more than {MAX_LINE_BYTES} bytes')
@@ -146,6 +155,7 @@ class Output:
 
         Errors: BatchError: another process writes it, or it is no output of this program; OSError.
         """
+        self._path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         self._lock = threading.Lock()
         try:
@@ -153,8 +163,10 @@ class Output:
         except OSError:
             os.close(self._file)
             raise BatchError(f'{path}: another process writes it') from None
-        self.done: dict[int, str | None] = {}  # custom_id by the number of the line in IN
+        # custom_id and digest by the number of the line in IN. No digest: of an earlier version.
+        self.done: dict[int, tuple[str | None, str | None]] = {}
         self.num_failed = 0  # of these
+        self._error: OSError | None = None  # of a write: nothing comes behind it
         size = 0
         with open(path, 'rb') as file:
             for number, line in enumerate(file, 1):
@@ -165,17 +177,19 @@ class Output:
                 size += len(line)
                 self._add(f'{path}: line {number}', line)
         os.ftruncate(self._file, size)
+        self._size = size
 
     def _add(self, place: str, line: bytes) -> None:
         try:
             row = json.loads(line)
             number = int(row['id'].removeprefix(ID_PREFIX))
             custom_id, error = row['custom_id'], row['error']
+            digest = row.get('request_digest')
         except (ValueError, TypeError, KeyError, AttributeError):
             raise BatchError(f'{place} {NO_ANSWER}') from None
         if number in self.done:
             raise BatchError(f'{place} answers line {number} of IN a second time')
-        self.done[number] = custom_id
+        self.done[number] = custom_id, digest
         self.num_failed += error is not None
 
     def check(self, row: Row) -> bool:
@@ -183,26 +197,44 @@ class Output:
         row."""
         if row.number not in self.done:
             return False
-        if self.done[row.number] != row.custom_id:
+        custom_id, digest = self.done[row.number]
+        if custom_id != row.custom_id:
             raise BatchError(f'OUT has an answer to line {row.number} of IN with the custom_id '
-                             f'{self.done[row.number]!r}, and the line has {row.custom_id!r}: it '
-                             'is the output of another input')
+                             f'{custom_id!r}, and the line has {row.custom_id!r}: it is the '
+                             'output of another input')
+        if digest not in (None, row.digest):
+            raise BatchError(f'OUT has an answer to line {row.number} of IN, and the line has '
+                             'changed since: give another OUT, or take the answer out of this one')
         return True
 
     def write(self, row: Row, response: dict[str, object] | None,
               error: dict[str, str] | None) -> None:
-        """Appends an answer, in one piece."""
+        """Appends an answer, in one piece. Errors: OSError, and then of every later call: an answer
+        behind a part of a line would be lost with it."""
         line = json.dumps({'id': f'{ID_PREFIX}{row.number}', 'custom_id': row.custom_id,
-                           'response': response, 'error': error}) + '\n'
+                           'response': response, 'error': error,
+                           'request_digest': row.digest}) + '\n'
         data = line.encode()
+        size = len(data)
         with self._lock:
-            while data:
-                data = data[os.write(self._file, data):]
+            if self._error is not None:
+                raise self._error
+            try:
+                while data:
+                    data = data[os.write(self._file, data):]
+            except OSError as error_of_write:
+                with contextlib.suppress(OSError):  # else the next run cuts it
+                    os.ftruncate(self._file, self._size)
+                self._error = OSError(error_of_write.errno, error_of_write.strerror, self._path)
+                raise self._error from None
+            self._size += size
 
     def close(self) -> None:
         """Everything is on the disk."""
-        os.fsync(self._file)
-        os.close(self._file)
+        try:
+            os.fsync(self._file)
+        finally:
+            os.close(self._file)
 
     def __enter__(self) -> Output:
         return self
@@ -396,6 +428,9 @@ def run(path: str, output: Output, sender: Sender, concurrency: int) -> tuple[in
     with open(path, 'rb') as file, \
             concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
         try:
+            if output.done and file.seekable():  # nothing is asked for a wrong OUT
+                _check_same(sum(map(output.check, read_rows(file))), output)
+                file.seek(0)
             for row in read_rows(file):
                 if output.check(row):
                     num_before += 1
@@ -410,10 +445,15 @@ def run(path: str, output: Output, sender: Sender, concurrency: int) -> tuple[in
             sender.stop()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+    _check_same(num_before, output)
+    return num_before, num_now, num_failed
+
+
+def _check_same(num_before: int, output: Output) -> None:
+    """Errors: BatchError: an answer has no line in IN."""
     if num_before != len(output.done):
         raise BatchError(f'OUT has {len(output.done)} answers, and {num_before} lines of IN are '
                          'theirs: it is the output of another input')
-    return num_before, num_now, num_failed
 
 
 EXAMPLES = '''
