@@ -464,17 +464,21 @@ uint64_t IntegerToFloat(const Instruction& in, uint64_t bits) {
   return BitsOf(float(ToInteger(bits, in.from)));
 }
 
-// f(a value of the integer type `type`).
+// f(a value of the integer type `type`; of another type, an unsigned integer of its size).
 template <typename F>
 void WithInteger(Type type, const F& f) {
   switch (type) {
     case Type::kS8: return f(int8_t{});
     case Type::kS16: return f(int16_t{});
     case Type::kS32: return f(int32_t{});
-    case Type::kU8: return f(uint8_t{});
-    case Type::kU16: return f(uint16_t{});
-    case Type::kU32: return f(uint32_t{});
-    default: return f(int64_t{});
+    case Type::kS64: return f(int64_t{});
+    default: break;
+  }
+  switch (BytesOf(type)) {
+    case 1: return f(uint8_t{});
+    case 2: return f(uint16_t{});
+    case 4: return f(uint32_t{});
+    default: return f(uint64_t{});
   }
 }
 
@@ -517,18 +521,9 @@ bool Compare(T a, T b, int comparison) {
 // f(a value of the type that comparisons of `type` have).
 template <typename F>
 void WithComparedType(Type type, const F& f) {
-  switch (type) {
-    case Type::kF32: return f(float{});
-    case Type::kF64: return f(double{});
-    case Type::kS16: return f(int16_t{});
-    case Type::kU16:
-    case Type::kB16: return f(uint16_t{});
-    case Type::kS32: return f(int32_t{});
-    case Type::kU32:
-    case Type::kB32: return f(uint32_t{});
-    case Type::kS64: return f(int64_t{});
-    default: return f(uint64_t{});
-  }
+  if (type == Type::kF32) return f(float{});
+  if (type == Type::kF64) return f(double{});
+  WithInteger(type, f);
 }
 
 }  // namespace
@@ -694,20 +689,6 @@ uint64_t BitsAt(const uint8_t* bytes, int num_bytes) {
   }
 }
 
-// f(a value of what a load of `type` has: an integer of its size, with or without a sign).
-template <typename F>
-void WithLoaded(Type type, const F& f) {
-  if (type == Type::kS8) return f(int8_t{});
-  if (type == Type::kS16) return f(int16_t{});
-  if (type == Type::kS32) return f(int32_t{});
-  switch (BytesOf(type)) {
-    case 1: return f(uint8_t{});
-    case 2: return f(uint16_t{});
-    case 4: return f(uint32_t{});
-    default: return f(uint64_t{});
-  }
-}
-
 void SetBitsAt(uint8_t* bytes, uint64_t bits, int num_bytes) {
   const auto write = [bytes](auto value) { std::memcpy(bytes, &value, sizeof(value)); };
   switch (num_bytes) {
@@ -731,7 +712,7 @@ void Load(Warp& w, const Instruction& in, uint32_t lanes) {
     from[l] = place.bytes;
   });
   // A vector's registers may hold its address: all of it was read before they change.
-  WithLoaded(in.type, [&]<typename T>(T) {
+  WithInteger(in.type, [&]<typename T>(T) {
     for (int i = 0; i < in.count; ++i) {
       if (in.slots[i] < 0) continue;
       uint64_t* const to = w.Register(in.slots[i]);
