@@ -98,6 +98,12 @@ class Backend {
   // Errors  RESOURCE_EXHAUSTED: not enough memory
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) = 0;
 
+  // Takes now what Norm and Linear need beside their arguments in steps of up to max_rows rows of
+  // at most max_width floats, so that what FreeBytes returns afterwards is left for a KV cache.
+  // Without it, the first such step takes it.
+  // Errors  RESOURCE_EXHAUSTED: not enough memory
+  virtual absl::Status ReserveSteps(int max_rows, int max_width) = 0;
+
   // Copies and repacks `view`, rounded to nearest, ties to even; to int8 and int4 as in quantize.h.
   // Elements that have the type already keep their bits and scales.
   // Errors  INVALID_ARGUMENT: `view` is int8 or int4 without scales, or `stored` cannot hold a

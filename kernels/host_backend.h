@@ -18,6 +18,7 @@ class HostBackend : public Backend {
   bool IsBatchInvariant() const override { return true; }
   absl::StatusOr<std::optional<int64_t>> FreeBytes() override { return std::nullopt; }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) override;
+  absl::Status ReserveSteps(int, int) override { return absl::OkStatus(); }
   absl::Status CopyIn(void* to, const void* from_host, size_t num_bytes) override;
   absl::Status CopyOut(void* to_host, const void* from, size_t num_bytes) override;
   void CopyPages(const CopyPagesArgs& args) override;

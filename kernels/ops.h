@@ -53,8 +53,8 @@ enum class NormKind : uint8_t {
 // own (Norm), or of one head's q or k (RopeWrite).
 struct NormView {
   NormKind kind = NormKind::kNone;
-  const float* weight = nullptr;  // [size]; null: ones (cuda: not null)
-  const float* bias = nullptr;    // [size]; null: zeros (cuda: not null)
+  const float* weight = nullptr;  // [size]; null: ones
+  const float* bias = nullptr;    // [size]; null: zeros
   float epsilon = 1e-5f;
 };
 

@@ -517,6 +517,14 @@ absl::Status Gpt::AllocateActivations() {
   for (size_t i = 0; i < shapes.size(); ++i) {
     ASSIGN_OR_RETURN(*buffers[i], backend_->Allocate(size_t(shapes[i].NumBytes())));
   }
+  const int max_width = std::max(
+      {config_.hidden_size, config_.QkvSize(), config_.AttentionSize(), config_.intermediate_size});
+  if (const absl::Status status = backend_->ReserveSteps(max_num_batched_tokens_, max_width);
+      !status.ok()) {
+    return absl::Status(status.code(),
+                        StrCat("the workspaces of steps of max_num_batched_tokens = ",
+                               max_num_batched_tokens_, " tokens: ", status.message()));
+  }
   rope_frequencies_.resize(size_t(config_.RotaryDims()) / 2);
   rope_angles_.resize(size_t(max_num_batched_tokens_) * size_t(config_.RotaryDims()));
   return absl::OkStatus();

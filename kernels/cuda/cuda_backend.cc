@@ -61,6 +61,9 @@ class CudaBackend final : public Backend {
     if (code != kCudaSuccess) return CudaStatus(driver, code, "querying free memory");
     return int64_t(num_bytes);
   }
+  absl::Status ReserveSteps(int max_rows, int max_width) override {
+    return gemm_.ReserveRows(max_rows, max_width);
+  }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) override {
     return AllocateOnDevice(context_.Driver(), num_bytes);
   }

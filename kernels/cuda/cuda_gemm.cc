@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "base/str_cat.h"
 
 namespace lssar {
@@ -32,6 +33,10 @@ void CudaGemm::Embed(const EmbedArgs& args) {
 
 namespace {
 
+size_t PartsBytes(size_t num_rows, int padded_width) {
+  return num_rows * size_t(padded_width) * sizeof(float);
+}
+
 // `rows` for a GEMM with `weight`.
 CudaSplitArgs RowsFor(CudaSplitArgs rows, const CudaMatrix& weight) {
   rows.width = weight.num_cols;
@@ -45,7 +50,7 @@ CudaSplitArgs RowsFor(CudaSplitArgs rows, const CudaMatrix& weight) {
 bool CudaGemm::SplitRows(CudaSplitArgs args, const CudaMatrix& weight) {
   // Large enough for every decode step.
   const size_t num_rows = size_t(std::max(args.num_rows, kMaxBucketRows));
-  const size_t parts_bytes = num_rows * size_t(weight.padded_cols) * sizeof(float);
+  const size_t parts_bytes = PartsBytes(num_rows, weight.padded_cols);
   unsigned char* const memory = context_.Reserve<unsigned char>(
       rows_memory_, parts_bytes + num_rows * kMaxGemmChains * sizeof(float));
   if (memory == nullptr) return false;
@@ -60,9 +65,25 @@ absl::Status CudaGemm::ReserveWorkspace() {
   return library_memory_.Reserve(kGemmWorkspaceBytes).status();
 }
 
-void CudaGemm::LogChoice(const CudaLinearArgs& gemm, const std::string& choice) {
+absl::Status CudaGemm::ReserveRows(int max_rows, int max_width) {
+  const size_t num_rows = size_t(std::max(max_rows, kMaxBucketRows));
+  RETURN_IF_ERROR(rows_memory_
+                      .Reserve(PartsBytes(num_rows, PaddedCols(max_width)) +
+                               num_rows * kMaxGemmChains * sizeof(float))
+                      .status());
+  if (library_ == nullptr) return absl::OkStatus();
+  return sums_memory_.Reserve(num_rows * size_t(max_width) * sizeof(float)).status();
+}
+
+void CudaGemm::LogChoice(const CudaLinearArgs& gemm, GemmChoice choice) {
   if (log_ == nullptr) return;
   const CudaMatrix& weight = gemm.weight;
+  const bool is_new = logged_
+                          .emplace(choice, weight.dtype, weight.num_rows, weight.num_cols,
+                                   gemm.activation, gemm.bias != nullptr, gemm.multiply != nullptr,
+                                   gemm.residual != nullptr, gemm.softcap > 0)
+                          .second;
+  if (!is_new) return;
   std::string sentence =
       StrCat("GEMM of ", NameOf(weight.dtype), " weights [", weight.num_rows, ", ", weight.num_cols,
              "]", gemm.bias != nullptr ? " with bias" : "");
@@ -72,8 +93,15 @@ void CudaGemm::LogChoice(const CudaLinearArgs& gemm, const std::string& choice) 
   if (gemm.multiply != nullptr) sentence += ", gate";
   if (gemm.residual != nullptr) sentence += ", residual";
   if (gemm.softcap > 0) sentence += ", softcap";
-  sentence += StrCat(": ", choice);
-  if (logged_.insert(sentence).second) log_(sentence);
+  if (choice == GemmChoice::kOwn) {
+    sentence += ": our own kernels, because the library does not run it";
+  } else {
+    const bool with_epilogue = choice == GemmChoice::kLibrary;
+    sentence += StrCat(": ", library_->Describe(SliceOf(gemm, 0, with_epilogue)),
+                       weight.dtype == DType::kI8 ? ", weights widened to fp16" : "",
+                       with_epilogue ? "" : ", then our own kernel");
+  }
+  log_(sentence);
 }
 
 int CudaGemm::SliceRows(const CudaMatrix& weight) const {
@@ -114,13 +142,10 @@ bool CudaGemm::RunByLibrary(CudaSplitArgs rows, const CudaLinearArgs& gemm) {
   if (library_ == nullptr || gemm.num_rows <= kMaxOwnRows) return false;
   const bool with_epilogue = IsSupported(gemm, true);
   if (!with_epilogue && !IsSupported(gemm, false)) {
-    LogChoice(gemm, "our own kernels, because the library does not run it");
+    LogChoice(gemm, GemmChoice::kOwn);
     return false;
   }
-  const bool widens = gemm.weight.dtype == DType::kI8;
-  LogChoice(gemm, StrCat(library_->Describe(SliceOf(gemm, 0, with_epilogue)),
-                         widens ? ", weights widened to fp16" : "",
-                         with_epilogue ? "" : ", then our own kernel"));
+  LogChoice(gemm, with_epilogue ? GemmChoice::kLibrary : GemmChoice::kLibraryThenOwn);
   // Every op ends here: after an error, Synchronize returns it.
   rows.rounds = true;
   if (!SplitRows(rows, gemm.weight)) return true;
@@ -134,8 +159,9 @@ bool CudaGemm::RunByLibrary(CudaSplitArgs rows, const CudaLinearArgs& gemm) {
   for (int first = 0; first < gemm.weight.num_rows; first += SliceRows(gemm.weight)) {
     LibraryGemmArgs slice = SliceOf(sums, first, with_epilogue);
     slice.x = split_rows_.parts;
-    if (widens && !WidenSlice(first, &slice.weight)) return true;
-    if (!context_.Check(library_->Run(slice, context_.Stream()), "a GEMM by cuBLASLt")) return true;
+    if (gemm.weight.dtype == DType::kI8 && !WidenSlice(first, &slice.weight)) return true;
+    context_.RecordError(library_->Run(slice, context_.Stream()));
+    if (!context_.IsOk()) return true;
   }
   if (with_epilogue) return true;
   context_.Check(context_.Kernels().epilogue({.sums = sums.out, .linear = gemm}, context_.Stream()),

@@ -8,8 +8,8 @@
 #include <memory>
 #include <set>
 #include <span>
-#include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "kernels/cuda/cuda_context.h"
@@ -48,6 +48,8 @@ class CudaGemm {
 
   // Reserves the library's workspace.
   absl::Status ReserveWorkspace();
+  // Backend::ReserveSteps
+  absl::Status ReserveRows(int max_rows, int max_width);
   bool HasLibrary() const { return library_ != nullptr; }
 
   void Embed(const EmbedArgs& args);
@@ -73,14 +75,18 @@ class CudaGemm {
   bool WidenSlice(int first, CudaMatrix* slice);
   // Whether the library runs all slices.
   bool IsSupported(const CudaLinearArgs& gemm, bool with_epilogue);
-  // Logs the sentence, once for the shape.
-  void LogChoice(const CudaLinearArgs& gemm, const std::string& choice);
+  // What runs a GEMM of many rows: the library with the epilogue, the library and then our kernel
+  // for it, our own kernels alone.
+  enum class GemmChoice { kLibrary, kLibraryThenOwn, kOwn };
+  // Logs it, once for the shape.
+  void LogChoice(const CudaLinearArgs& gemm, GemmChoice choice);
 
   CudaContext& context_;
   const std::unique_ptr<GemmLibrary> library_;
   const size_t max_widened_bytes_;
   const std::function<void(std::string_view)> log_;
-  std::set<std::string> logged_;
+  // Choice, type, rows and columns of the weights, activation, bias, gate, residual, softcap.
+  std::set<std::tuple<GemmChoice, DType, int, int, Activation, bool, bool, bool, bool>> logged_;
   CudaSplitRows split_rows_;
   Workspace rows_memory_, ids_memory_, library_memory_, sums_memory_, widened_memory_;
 };

@@ -26,7 +26,6 @@ inline constexpr int kCudaJitCompilerNotFound = 221;
 inline constexpr int kCudaUnsupportedPtxVersion = 222;
 inline constexpr int kCudaJitCompilationDisabled = 223;
 inline constexpr int kCudaLaunchOutOfResources = 701;
-inline constexpr int kCudaLaunchFailure = 719;
 inline constexpr int kCudaCaptureUnsupported = 900;
 inline constexpr int kCudaCaptureInvalidated = 901;
 inline constexpr int kCudaInvalidClusterSize = 912;

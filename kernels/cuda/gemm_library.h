@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/status/status.h"
 #include "kernels/cuda/kernel_args.h"
 
 namespace lssar {
@@ -33,9 +34,10 @@ class GemmLibrary {
   // "cuBLASLt algorithm 66, tile 20, stages 24": what runs this GEMM.
   // Requires  Supports(args)
   virtual std::string Describe(const LibraryGemmArgs& args) = 0;
-  // Returns a code of cudaError_t. `stream`: of CudaDriver::Stream(). Can be captured.
+  // `stream`: of CudaDriver::Stream(). Can be captured.
   // Requires  Supports(args)
-  virtual int Run(const LibraryGemmArgs& args, void* stream) = 0;
+  // Errors  RESOURCE_EXHAUSTED: memory; INTERNAL: anything else, with the library's name for it
+  virtual absl::Status Run(const LibraryGemmArgs& args, void* stream) = 0;
 };
 
 }  // namespace lssar

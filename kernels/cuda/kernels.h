@@ -22,8 +22,8 @@ struct CudaKernels {
   //           cluster_blocks * kSplitsOfBlock / heads_of_block
   int (*cluster_decode)(const CudaAttentionArgs& args, DType dtype, int cluster_blocks,
                         void* stream);
-  // Two launches, scores in device memory. Any row, any device. args.split_decode_warps: 1 to
-  // kDecodeWarps; it moves work, not bits.
+  // Two launches, three over fx16, scores in device memory. Any row, any device.
+  // args.split_decode_warps: 1 to kDecodeWarps; it moves work, not bits.
   int (*split_decode)(const CudaAttentionArgs& args, DType dtype, void* stream);
   // Prefill attention. Requires num_tiles >= 1.
   int (*prefill)(const CudaAttentionArgs& args, DType dtype, void* stream);

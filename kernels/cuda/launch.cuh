@@ -13,13 +13,19 @@ namespace lssar::LSSAR_CUDA_NAMESPACE {
 inline constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
 
 #ifdef __CUDACC__
-// Whether the current device has programmatic dependent launch: sm_90. A process uses devices of
-// one kind, or none of them overlaps: the first call decides. LSSAR_CUDA_OVERLAP=0 in the
-// environment turns it off, to compare bits and times.
-inline bool CanOverlap() {
-  static const bool can_overlap = [] {
+// Whether kernels may be launched before the previous one has ended: devices from sm_90 on do it,
+// and `function` is compiled for them, so that it waits for the previous kernel's results (code for
+// sm_80, which the driver translates for a newer device, does not). All kernels are compiled alike,
+// and a process uses devices of one kind, or none of them overlaps: the first call decides.
+// LSSAR_CUDA_OVERLAP=0 in the environment turns it off, to compare bits and times.
+inline bool CanOverlap(const void* function) {
+  static const bool can_overlap = [function] {
     const char* const setting = std::getenv("LSSAR_CUDA_OVERLAP");
     if (setting != nullptr && std::string_view(setting) == "0") return false;
+    cudaFuncAttributes attributes;
+    if (cudaFuncGetAttributes(&attributes, function) != cudaSuccess || attributes.ptxVersion < 90) {
+      return false;
+    }
     int device = 0, major = 0, count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess) return false;
     for (device = 0; device < count; ++device) {
@@ -33,6 +39,22 @@ inline bool CanOverlap() {
   }();
   return can_overlap;
 }
+
+// Allows `function` all the shared memory that the current device gives a block. The attribute is
+// one for all backends on a device: were it the size of one launch, another backend's could lower
+// it before that launch.
+inline cudaError_t AllowSharedMemory(const void* function) {
+  int device = 0, most = 0;
+  cudaFuncAttributes attributes;
+  cudaError_t code = cudaGetDevice(&device);
+  if (code == cudaSuccess) {
+    code = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  if (code == cudaSuccess) code = cudaFuncGetAttributes(&attributes, function);
+  if (code != cudaSuccess) return code;
+  return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              most - int(attributes.sharedSizeBytes));
+}
 #endif
 
 // Returns a code of cudaError_t. `stream`: of Driver::Stream().
@@ -41,9 +63,8 @@ int Launch(const LaunchShape& shape, void* stream, void (*kernel)(Args), const A
 #ifdef __CUDACC__
   const void* function = reinterpret_cast<const void*>(kernel);
   if (shape.shared_bytes > size_t{48} * 1024) {
-    const cudaError_t raised = cudaFuncSetAttribute(
-        function, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shape.shared_bytes));
-    if (raised != cudaSuccess) return int(raised);
+    const cudaError_t allowed = AllowSharedMemory(function);
+    if (allowed != cudaSuccess) return int(allowed);
   }
   cudaLaunchAttribute attributes[2] = {};
   unsigned num_attributes = 0;
@@ -54,7 +75,7 @@ int Launch(const LaunchShape& shape, void* stream, void (*kernel)(Args), const A
     cluster.val.clusterDim.y = 1;
     cluster.val.clusterDim.z = 1;
   }
-  if (shape.overlaps_previous && CanOverlap()) {
+  if (shape.overlaps_previous && CanOverlap(function)) {
     cudaLaunchAttribute& overlap = attributes[num_attributes++];
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;

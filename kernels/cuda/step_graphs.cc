@@ -25,7 +25,7 @@ void StepGraphs::Run(const StepArgs& args, absl::FunctionRef<void()> ops) {
   } else {
     shape.num_counted_heads = 0;
     ops();
-    entry.has_run = true;
+    entry.has_run = context_.IsOk();  // or kernels may not be loaded, workspaces not reserved
   }
   context_.SetShape(nullptr);
   tables_.LeaveBucket();
@@ -46,8 +46,8 @@ void StepGraphs::Prepare(const StepArgs& args, int max_rows, int max_keys,
     if (std::exchange(last_rows, bucket.num_rows) != bucket.num_rows) ops();
     shape.num_counted_heads = 0;
     Entry& entry = Find(KeyOf(args, bucket));
-    entry.has_run = true;
-    if (entry.graph == nullptr && context_.IsOk()) Record(entry, ops);
+    entry.has_run = context_.IsOk();
+    if (entry.graph == nullptr && entry.has_run) Record(entry, ops);
     context_.SetShape(nullptr);
     tables_.LeaveBucket();
   }

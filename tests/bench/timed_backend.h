@@ -52,6 +52,9 @@ class TimedBackend final : public Backend {
   absl::Status CopyIn(void* to, const void* from_host, size_t num_bytes) override {
     return inner_->CopyIn(to, from_host, num_bytes);
   }
+  absl::Status ReserveSteps(int max_rows, int max_width) override {
+    return inner_->ReserveSteps(max_rows, max_width);
+  }
   absl::Status CopyOut(void* to_host, const void* from, size_t num_bytes) override {
     return inner_->CopyOut(to_host, from, num_bytes);
   }

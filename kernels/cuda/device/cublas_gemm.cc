@@ -9,7 +9,6 @@
 #include <tuple>
 
 #include "base/str_cat.h"
-#include "kernels/cuda/driver.h"
 
 namespace lssar {
 namespace {
@@ -22,6 +21,7 @@ constexpr int kMaxAlgorithms = 16;  // candidates of the heuristic
 // Loaded on demand, not linked: the library is half a gigabyte, which a program that runs on the
 // CPU neither needs to install nor maps.
 struct CublasLt {
+  decltype(&cublasLtGetStatusName) status_name = nullptr;
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtDestroy) destroy = nullptr;
   decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
@@ -46,8 +46,8 @@ struct CublasLt {
       return function != nullptr ? std::string() : std::string(name);
     };
     for (const std::string& missing :
-         {load(create, "cublasLtCreate"), load(destroy, "cublasLtDestroy"),
-          load(desc_create, "cublasLtMatmulDescCreate"),
+         {load(status_name, "cublasLtGetStatusName"), load(create, "cublasLtCreate"),
+          load(destroy, "cublasLtDestroy"), load(desc_create, "cublasLtMatmulDescCreate"),
           load(desc_destroy, "cublasLtMatmulDescDestroy"),
           load(desc_set, "cublasLtMatmulDescSetAttribute"),
           load(layout_create, "cublasLtMatrixLayoutCreate"),
@@ -65,13 +65,11 @@ struct CublasLt {
   }
 };
 
-int CodeOf(cublasStatus_t status) {
-  switch (status) {
-    case CUBLAS_STATUS_SUCCESS: return kCudaSuccess;
-    case CUBLAS_STATUS_ALLOC_FAILED: return kCudaOutOfMemory;
-    case CUBLAS_STATUS_EXECUTION_FAILED: return kCudaLaunchFailure;
-    default: return kCudaInvalidValue;
-  }
+absl::Status GemmStatus(const CublasLt& lt, cublasStatus_t status) {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  const std::string sentence = StrCat("a GEMM by cuBLASLt failed: ", lt.status_name(status));
+  return status == CUBLAS_STATUS_ALLOC_FAILED ? absl::ResourceExhaustedError(sentence)
+                                              : absl::InternalError(sentence);
 }
 
 cudaDataType_t TypeOf(DType dtype) {
@@ -122,19 +120,19 @@ class CublasGemm final : public GemmLibrary {
                   Config(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID));
   }
 
-  int Run(const LibraryGemmArgs& args, void* stream) override {
+  absl::Status Run(const LibraryGemmArgs& args, void* stream) override {
     GemmPlan& plan = PlanFor(args);
     cublasStatus_t status = SetRows(plan, uint64_t(args.num_rows));
     if (status == CUBLAS_STATUS_SUCCESS && args.bias != nullptr) {
       status = Set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
     }
-    if (status != CUBLAS_STATUS_SUCCESS) return CodeOf(status);
+    if (status != CUBLAS_STATUS_SUCCESS) return GemmStatus(lt_, status);
     const float one = 1, beta = args.residual != nullptr ? 1.0f : 0.0f;
     const float* const c = args.residual != nullptr ? args.residual : args.out;
-    return CodeOf(lt_.multiply(handle_, plan.desc, &one, args.weight.elements, plan.w, args.x,
-                               plan.x, &beta, c, plan.out, args.out, plan.out, &plan.algorithm,
-                               args.workspace, kGemmWorkspaceBytes,
-                               static_cast<cudaStream_t>(stream)));
+    status = lt_.multiply(handle_, plan.desc, &one, args.weight.elements, plan.w, args.x, plan.x,
+                          &beta, c, plan.out, args.out, plan.out, &plan.algorithm, args.workspace,
+                          kGemmWorkspaceBytes, static_cast<cudaStream_t>(stream));
+    return GemmStatus(lt_, status);
   }
 
  private:
@@ -267,13 +265,15 @@ absl::StatusOr<std::unique_ptr<GemmLibrary>> MakeCublasGemm() {
   }
   CublasLt lt;
   cublasLtHandle_t handle = nullptr;
-  const std::string missing = lt.Load(library);
-  const bool is_started = missing.empty() && lt.create(&handle) == CUBLAS_STATUS_SUCCESS;
-  if (!is_started) {
+  std::string failure = lt.Load(library);
+  if (!failure.empty()) {
+    failure = StrCat(name, " has no ", failure);
+  } else if (const cublasStatus_t status = lt.create(&handle); status != CUBLAS_STATUS_SUCCESS) {
+    failure = StrCat(name, " does not start on this device: ", lt.status_name(status));
+  }
+  if (!failure.empty()) {
     dlclose(library);
-    return absl::FailedPreconditionError(missing.empty()
-                                             ? StrCat(name, " does not start on this device")
-                                             : StrCat(name, " has no ", missing));
+    return absl::FailedPreconditionError(failure);
   }
   return std::make_unique<CublasGemm>(library, lt, handle);
 }

@@ -22,6 +22,7 @@ class DeviceDriver final : public CudaDriver {
   explicit DeviceDriver(int max_compute_capability)
       : max_compute_capability_(max_compute_capability) {}
   ~DeviceDriver() override {
+    if (device_idx_ < 0) return;
     UseDevice();
     for (cudaEvent_t mark : marks_) {
       if (mark != nullptr) cudaEventDestroy(mark);
@@ -47,11 +48,11 @@ class DeviceDriver final : public CudaDriver {
   }
   int Open(int device_idx) override {
     cudaError_t code = cudaSetDevice(device_idx);
+    if (code == cudaSuccess) device_idx_ = device_idx;
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
     for (cudaEvent_t& mark : marks_) {
       if (code == cudaSuccess) code = cudaEventCreate(&mark);
     }
-    if (code == cudaSuccess) device_idx_ = device_idx;
     return Code(code);
   }
   void* Stream() const override { return OwnStream(); }
@@ -158,7 +159,7 @@ class DeviceDriver final : public CudaDriver {
   }
 
   const int max_compute_capability_;
-  int device_idx_ = 0;
+  int device_idx_ = -1;  // not open
   cudaStream_t stream_ = nullptr;
   cudaEvent_t marks_[2] = {};
 };

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/str_cat.h"
 #include "kernels/cuda/emulation/stream.h"
 #include "kernels/float_bits.h"
 
@@ -56,8 +57,10 @@ class EmulatedGemm final : public GemmLibrary {
     return is_float && !(args.gelu && args.residual != nullptr);
   }
   std::string Describe(const LibraryGemmArgs&) override { return "the emulated library"; }
-  int Run(const LibraryGemmArgs& args, void* stream) override {
-    return static_cast<emulation::Stream*>(stream)->Submit([args] { Compute(args); });
+  absl::Status Run(const LibraryGemmArgs& args, void* stream) override {
+    const int code = static_cast<emulation::Stream*>(stream)->Submit([args] { Compute(args); });
+    return code == 0 ? absl::OkStatus()
+                     : absl::InternalError(StrCat("the emulated library: error ", code));
   }
 };
 

@@ -303,6 +303,44 @@ TEST_F(CudaStepTest, KernelThatDoesNotLaunch) {
   EXPECT_FALSE(backend_->IsLost());
 }
 
+// A first run that failed loaded no kernels and reserved no workspaces: what is recorded behind it
+// would fail too, and the steps of its shape would run without a graph for good.
+TEST_F(CudaStepTest, AStepIsRecordedOnlyAfterItRan) {
+  ASSERT_TRUE(stepper_->Step(kPrompt).ok());
+  script_->Fail(DriverCall::kLaunchKernel, kCudaNoKernelForDevice);
+  ASSERT_FALSE(stepper_->Step(kNextRow).ok());
+  script_->Mend();
+  script_->failing = DriverCall::kEndCapture;
+  script_->num_calls = 0;
+  EXPECT_TRUE(stepper_->Step(kNextRow).ok());
+  EXPECT_EQ(script_->num_calls, 0);
+  EXPECT_TRUE(stepper_->Step(kNextRow).ok());
+  EXPECT_EQ(script_->num_calls, 1);
+}
+
+// What is left after a model is loaded goes to the KV cache: its longest steps must not need more.
+TEST(CudaDriverTest, ALoadedModelsLongestStepAllocatesNoRows) {
+  for (const bool has_library : {false, true}) {
+    const std::unique_ptr<Backend> backend = MakeEmulatedBackend(90, has_library);
+    constexpr int kMostTokens = 400, kPageSize = 16;
+    const Checkpoint checkpoint =
+        *LoadCheckpoint("tests/golden/gpt_lssar", backend.get(),
+                        {.dtype = DType::kF16, .max_num_batched_tokens = kMostTokens});
+    const PagePool pool = *MakePagePool(LayoutOf(checkpoint.config, DType::kF16, kPageSize),
+                                        kMostTokens, backend.get());
+    const int64_t before = **backend->FreeBytes();
+    ForwardBatch batch;
+    batch.token_ids.assign(kMostTokens, 7);
+    batch.sequences = {{.num_rows = kMostTokens, .pages = pool.pages}};
+    batch.rope_bases = {10000};
+    batch.attention = {nullptr};
+    ASSERT_TRUE(checkpoint.model->Forward(batch, pool.view, nullptr).ok());
+    ASSERT_TRUE(checkpoint.model->Synchronize().ok());
+    // Ids, tables of rows and pages.
+    EXPECT_LE(before - **backend->FreeBytes(), kMostTokens * 128) << has_library;
+  }
+}
+
 // Every shape of a model's decode steps is recorded before its first request.
 TEST(CudaDriverTest, AModelsStepsAreRecordedAtItsStart) {
   const auto script = std::make_shared<DriverScript>();

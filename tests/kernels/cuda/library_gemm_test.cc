@@ -185,7 +185,9 @@ struct LimitedGemm final : GemmLibrary {
     return has_epilogue && args.bias == nullptr && inner->Supports(args);
   }
   std::string Describe(const LibraryGemmArgs& args) override { return inner->Describe(args); }
-  int Run(const LibraryGemmArgs& args, void* stream) override { return inner->Run(args, stream); }
+  absl::Status Run(const LibraryGemmArgs& args, void* stream) override {
+    return inner->Run(args, stream);
+  }
 
   const bool has_epilogue;
   const std::unique_ptr<GemmLibrary> inner = *MakeEmulatedGemm();
