@@ -63,6 +63,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         reply = {'echo': body['prompt']}
         if body['prompt'] == 'bad':
             status, reply = 400, {'error': {'code': 'invalid_request', 'message': 'bad is bad'}}
+        elif body['prompt'] == 'no key':
+            status, reply = 401, {'error': {'code': 'invalid_api_key', 'message': 'who are you'}}
         elif body['prompt'] == 'never':
             status, reply = 429, {'error': {'code': 'rate_limit_exceeded', 'message': 'too long'}}
         data = json.dumps(reply).encode()
@@ -363,6 +365,19 @@ class RunBatchTest(unittest.TestCase):
             sender._send = mock.Mock(side_effect=error)
             with self.assertRaisesRegex(BatchError, f'--server x: .*{why}'):
                 sender.send(Row(1, 'a', '/v1/score', b'', None))
+
+    def test_a_refused_key_ends_the_run_and_is_no_lines_answer(self):
+        lines = [line(1), line(2, 'no key'), line(3)]
+        self.input.write_text('\n'.join(lines))
+        done = self.run_batch('--max-concurrency', '1')
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('refuses the key: who are you; set LSSAR_API_KEY', done.stderr)
+        self.assertEqual(sorted(self.rows()), [1])
+        self.input.write_text('\n'.join([*lines[:2], *(line(n) for n in range(3, 40))]))
+        done = self.run_batch()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('refuses the key: who are you; set LSSAR_API_KEY', done.stderr)
+        self.assertNotIn(2, self.rows())
 
     def test_a_refusal_that_no_retry_changes_is_an_answer(self):
         self.input.write_text('\n'.join([line(1), line(2, 'never'), line(3)]))

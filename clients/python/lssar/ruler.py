@@ -229,7 +229,6 @@ class Server:
     address: str  # gRPC
     url: str  # of /v1/completions
     model_name: str
-    checkpoint_hash: str
     max_model_len: int
     job: dict[str, str]  # what its answers depend on beside the prompts
 
@@ -246,7 +245,7 @@ def read_server(address: str, api_key: str | None) -> Server:
     if host in ('0.0.0.0', '[::]', '::'):  # all of its addresses: the one that gRPC was reached by
         host = '127.0.0.1' if address.startswith('unix:') else address.rpartition(':')[0]
     return Server(address, f'http://{host}:{port}/v1/completions', info.model_name,
-                  info.checkpoint_hash, info.max_model_len,
+                  info.max_model_len,
                   {name: getattr(info, name) for name in JOB})
 
 
@@ -477,7 +476,8 @@ class Ruler:
                 scores = self.scores(length, built)
             results.append({'length': length, 'tasks': scores, 'not_built': refused})
             print(f'{length_name(length)}: {len(built)} tasks', file=sys.stderr, flush=True)
-        return {'model': self.server.model_name, 'checkpoint_hash': self.server.checkpoint_hash,
+        return {'model': self.server.model_name,
+                'checkpoint_hash': self.server.job['checkpoint_hash'],
                 'package': f'{PACKAGE} {self.package.version}',
                 'tokenizer': "the server's, in the place of NeMo's class",
                 'sentence_ends': self.sentence_ends, 'lengths': results}

@@ -10,10 +10,11 @@ OUT gets one line for each line of IN, in the order in which they are answered:
      "body": {...}}, "error": null, "request_digest": "..."}
 
 id has the number of the line in IN, which counts from 1. A request that the server refuses has its
-answer as the body, and an error. A line that is no request has an error and no response. OUT is
-written line by line: after a crash, run the same command again, and it answers the rest. It refuses
-an OUT whose answers are those of other requests (request_digest). An interrupt (Ctrl-C, SIGTERM)
-ends the run at once, without the answers under way.
+answer as the body, and an error; a key that it refuses ends the run. A line that is no request has
+an error and no response. OUT is written line by line: after a crash, run the same command again,
+and it answers the rest. It refuses an OUT whose answers are those of other requests
+(request_digest). An interrupt (Ctrl-C, SIGTERM) ends the run at once, without the answers under
+way.
 
 Exit codes: 0 every line has an answer with status 200, 1 otherwise; 2 wrong usage. With API keys:
 LSSAR_API_KEY.
@@ -37,7 +38,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from lssar._exit_code import exit_code
 
@@ -251,6 +252,26 @@ class Answer(NamedTuple):
     body: bytes
 
 
+def _parsed(text: bytes) -> Any:
+    """A body: JSON, or text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.decode(errors='replace')
+
+
+def _error_fields(body: Any) -> dict[str, Any]:
+    """The fields of a body's "error". Empty: it has none."""
+    told = body.get('error') if isinstance(body, dict) else None
+    return told if isinstance(told, dict) else {}
+
+
+def _told(text: bytes) -> str:
+    """The message of a body that is an error."""
+    body = _parsed(text)
+    return str(_error_fields(body).get('message') or body)
+
+
 class Sender:
     """Sends requests over a connection for each thread."""
 
@@ -269,6 +290,7 @@ class Sender:
                              f'({error})') from None
         self._url = url
         self._has_answered = self._has_told = False
+        self._refusal: str | None = None  # of the key
         self._is_https = parts.scheme == 'https'
         self._base = parts.path.rstrip('/').removesuffix('/v1')
         self._headers = {'Content-Type': 'application/json'}
@@ -370,7 +392,7 @@ class Sender:
               f'{self._patience_s:g} s', file=sys.stderr, flush=True)
 
     def send(self, row: Row) -> Answer:
-        """Errors: BatchError: the server stayed busy or away, or there is none."""
+        """Errors: BatchError: the server stayed busy or away, or refuses the key; there is none."""
         give_up = time.monotonic() + self._patience_s
         wait = FIRST_WAIT_S
         while True:
@@ -378,6 +400,11 @@ class Sender:
             try:
                 answered, may_retry, retry_after = self._send(row)
                 self._has_answered = True
+                if answered.status == 401:  # of every line, not of this
+                    self._refusal = (f'--server {self._url} refuses the key: '
+                                     f'{_told(answered.body)}; set LSSAR_API_KEY')
+                    self.stop()
+                    raise BatchError(self._refusal)
                 if not may_retry:
                     return answered
                 text = answered.body[:300].decode(errors='replace')
@@ -389,7 +416,7 @@ class Sender:
                     self._tell(problem)
             pause = max(wait, retry_after or 0.0)
             if time.monotonic() + pause > give_up or self._must_stop.wait(pause):
-                raise BatchError(f'line {row.number}: no answer ({problem})')
+                raise BatchError(self._refusal or f'line {row.number}: no answer ({problem})')
             wait = min(2 * wait, LAST_WAIT_S)
 
 
@@ -399,16 +426,12 @@ def answer(row: Row, sender: Sender, output: Output) -> bool:
         output.write(row, None, {'code': row.problem[0], 'message': row.problem[1]})
         return False
     status, request_id, text = sender.send(row)
-    try:
-        body = json.loads(text)
-    except ValueError:
-        body = text.decode(errors='replace')
+    body = _parsed(text)
     error = None
     if status != 200:
-        told = body.get('error') if isinstance(body, dict) else None
-        fields = told if isinstance(told, dict) else {}
+        fields = _error_fields(body)
         error = {'code': str(fields.get('code') or fields.get('type') or f'status_{status}'),
-                 'message': str(fields.get('message') or body)}
+                 'message': _told(text)}
     output.write(row, {'status_code': status, 'request_id': request_id, 'body': body}, error)
     return status == 200
 
