@@ -22,7 +22,7 @@ endif()
 
 # For kernels and for tests that compute as much as what they test.
 if(NOT LSSAR_SANITIZE)
-  set(LSSAR_COMPUTE_OPTIONS $<$<CONFIG:RelWithDebInfo>:-O3>)
+  set(LSSAR_COMPUTE_OPTIONS $<$<CONFIG:Release,RelWithDebInfo>:-O3>)
 endif()
 # Kernels for one set compile in 0.4 of the time. Such programs stay on this machine.
 set(LSSAR_INSTRUCTION_SET all CACHE STRING

@@ -131,6 +131,19 @@ class SecureClientTest(unittest.TestCase):
         done = run_cli(*verify, *secure, model=False, **variables)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn('same bits', done.stdout)
+        lines, answers = ids.with_name('in.jsonl'), ids.with_name('out.jsonl')
+        lines.write_text(json.dumps({'custom_id': 'a', 'method': 'POST', 'url': '/v1/completions',
+                                     'body': {'model': 'lssar-6m', 'prompt': 'A',
+                                              'max_tokens': 2}}))
+        batch = 'run-batch', lines, answers, '--server', self.server.http_address
+        for flags, why in (((), 'no answer'),
+                           (('--tls', *secure[2:]), '--ca FILE: the roots of')):
+            done = run_cli(*batch, *flags, '--patience', '0', model=False, **variables)
+            self.assertEqual((done.returncode, answers.read_bytes()), (1, b''))
+            self.assertIn(why, done.stderr)
+        done = run_cli(*batch, *secure, model=False, **variables)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(answers.read_text().splitlines()), 1)
         half = run_cli(*verify, '--ca', self.ca, '--cert', self.cert, model=False, **variables)
         self.assertEqual(half.returncode, 2)
         self.assertIn('--cert and --key go together', half.stderr)

@@ -359,7 +359,7 @@ class RunBatchTest(unittest.TestCase):
         process.wait()
         for error, why in (
                 (socket.gaierror(socket.EAI_NONAME, 'unknown'), 'is no known host'),
-                (ssl.SSLCertVerificationError('self-signed'), 'self-signed.*must be one'),
+                (ssl.SSLCertVerificationError('self-signed'), 'self-signed.*--ca FILE'),
                 (http.client.BadStatusLine('x'), 'does not speak HTTP; give.*http-listen')):
             sender = Sender('x', None, 600)
             sender._send = mock.Mock(side_effect=error)

@@ -38,8 +38,9 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
+from lssar import _tls_flags, types
 from lssar._exit_code import exit_code
 
 URLS = ('/v1/chat/completions', '/v1/completions', '/v1/embeddings', '/v1/responses',
@@ -252,7 +253,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def _parsed(text: bytes) -> Any:
+def _parsed(text: bytes) -> object:
     """A body: JSON, or text."""
     try:
         return json.loads(text)
@@ -260,7 +261,7 @@ def _parsed(text: bytes) -> Any:
         return text.decode(errors='replace')
 
 
-def _error_fields(body: Any) -> dict[str, Any]:
+def _error_fields(body: object) -> dict[str, object]:
     """The fields of a body's "error". Empty: it has none."""
     told = body.get('error') if isinstance(body, dict) else None
     return told if isinstance(told, dict) else {}
@@ -272,26 +273,46 @@ def _told(text: bytes) -> str:
     return str(_error_fields(body).get('message') or body)
 
 
+def _context(tls: types.Tls | None) -> ssl.SSLContext:
+    """Errors: BatchError: a file that is not what it should be."""
+    if tls is None:
+        return ssl.create_default_context()
+    path = tls.ca
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        path = tls.cert
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except OSError as error:
+        raise BatchError(f'{path}: {error.strerror or error}') from None
+    return context
+
+
 class Sender:
     """Sends requests over a connection for each thread."""
 
-    def __init__(self, url: str, key: str | None, patience_s: float) -> None:
-        """`patience_s`: how long a request is repeated while the server is busy or away.
+    def __init__(self, url: str, key: str | None, patience_s: float,
+                 tls: types.Tls | None = None) -> None:
+        """`patience_s`: how long a request is repeated while the server is busy or away. `tls`: of
+        a URL without a scheme too.
 
-        Errors: BatchError: not the URL of a server, or no key.
+        Errors: BatchError: not the URL of a server, no key, or no TLS with these files.
         """
         try:
-            parts = urllib.parse.urlsplit(url if '://' in url else f'http://{url}')
+            scheme = 'http' if tls is None else 'https'
+            parts = urllib.parse.urlsplit(url if '://' in url else f'{scheme}://{url}')
             if parts.scheme not in ('http', 'https') or not parts.hostname:
                 raise ValueError('no address')
             self._host, self._port = parts.hostname, parts.port
         except ValueError as error:
             raise BatchError(f'--server {url}: give HOST:PORT, or a URL with http or https '
                              f'({error})') from None
+        if parts.scheme == 'http' and tls is not None:
+            raise BatchError(f'--server {url}: --tls, --ca, --cert and --key need https')
+        self._context = _context(tls) if parts.scheme == 'https' else None
         self._url = url
         self._has_answered = self._has_told = False
         self._refusal: str | None = None  # of the key
-        self._is_https = parts.scheme == 'https'
         self._base = parts.path.rstrip('/').removesuffix('/v1')
         self._headers = {'Content-Type': 'application/json'}
         if key:
@@ -320,8 +341,8 @@ class Sender:
         if connection is None:
             connection = self._local.connection = (
                 http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S,
-                                            context=ssl.create_default_context())
-                if self._is_https else
+                                            context=self._context)
+                if self._context is not None else
                 http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S))
         if connection.sock is None:  # at first, or the server has closed it
             self._connect(connection)
@@ -373,7 +394,7 @@ class Sender:
         if isinstance(error, socket.gaierror) and error.errno in UNKNOWN_HOST:
             why = f'{self._host} is no known host'
         elif isinstance(error, ssl.SSLError):
-            why = f'{error}; the certificate must be one that this system trusts'
+            why = f"{error}; --ca FILE: the roots of the server's certificate"
         elif (isinstance(error, http.client.BadStatusLine)
               and not isinstance(error, http.client.RemoteDisconnected)):
             why = ("what answers there does not speak HTTP; give the address of lssar-server's "
@@ -483,6 +504,7 @@ EXAMPLES = '''
 Examples:
   lssar run-batch in.jsonl out.jsonl
   lssar run-batch in.jsonl out.jsonl --model models/zoo/lssar-6m
+  lssar run-batch in.jsonl out.jsonl --server host:8080 --ca ca.pem
 '''
 
 
@@ -501,7 +523,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('--patience', metavar='SECONDS', type=float, default=600,
                         help='repeat a request this long while the server is busy or away; the '
                         'answer itself may take any time [default %(default)s]')
+    _tls_flags.add(parser)
     given = parser.parse_args(arguments)
+    try:
+        tls = _tls_flags.of(given)
+    except ValueError as error:
+        parser.error(str(error))
+    if tls is not None and given.model is not None:
+        parser.error('--tls, --ca, --cert and --key apply to --server')
     if not 1 <= given.max_concurrency <= 1024:
         parser.error(f'--max-concurrency is {given.max_concurrency}; it must be in [1, 1024]')
     if not given.patience >= 0:
@@ -509,15 +538,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         with Output(given.output) as output:
-            return _run_on(given, output)
+            return _run_on(given, output, tls)
 
     return exit_code('run-batch', work, (BatchError, OSError, RuntimeError))
 
 
-def _run_on(given: argparse.Namespace, output: Output) -> int:
+def _run_on(given: argparse.Namespace, output: Output, tls: types.Tls | None) -> int:
     """Runs on the server that the flags name."""
     def run_at(url: str, key: str | None) -> int:
-        before, now, failed = run(given.input, output, Sender(url, key, given.patience),
+        before, now, failed = run(given.input, output, Sender(url, key, given.patience, tls),
                                   given.max_concurrency)
         print(f'lssar run-batch: {now} lines answered, {failed} of them with an error'
               + (f'; {before} were answered before, {output.num_failed} of them with an error'
