@@ -200,6 +200,10 @@ absl::StatusOr<LossByLength> MeasureLossByLength(Service* stub, const v1::GetInf
   return result;
 }
 
+nlohmann::ordered_json ToJson(const std::optional<double>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+}
+
 nlohmann::ordered_json ToJson(const std::vector<LossAtLength>& lengths) {
   auto json = nlohmann::ordered_json::array();
   for (const LossAtLength& at : lengths) {
@@ -207,7 +211,7 @@ nlohmann::ordered_json ToJson(const std::vector<LossAtLength>& lengths) {
                     {"num_rows", at.num_rows},
                     {"num_tokens", at.num_tokens},
                     {"loss", at.loss},
-                    {"standard_error", at.standard_error},
+                    {"standard_error", ToJson(at.standard_error)},
                     {"row_losses", at.row_losses},
                     {"perplexity", std::exp(at.loss)},
                     {"is_last_left_out", at.is_last_left_out}});
@@ -217,7 +221,7 @@ nlohmann::ordered_json ToJson(const std::vector<LossAtLength>& lengths) {
                                         {"end", bucket.end},
                                         {"num_tokens", bucket.num_tokens},
                                         {"loss", loss.mean},
-                                        {"standard_error", loss.standard_error},
+                                        {"standard_error", ToJson(loss.standard_error)},
                                         {"row_losses", bucket.row_losses}});
     }
   }

@@ -39,10 +39,10 @@ int NumEvaluationRows(int length, int64_t num_ids, int num_tokens = kEvaluationT
 std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, int num_rows,
                                    int row_idx);
 
-// The mean of `values`, and its standard error from their spread; 0 for one value.
+// The mean of `values`, and its standard error from their spread; none for one value.
 struct Mean {
   double mean = 0;
-  double standard_error = 0;
+  std::optional<double> standard_error;
 };
 Mean MeanOf(const std::vector<double>& values);
 
@@ -59,10 +59,10 @@ struct LossInBucket {
 struct LossAtLength {
   int length = 0;
   int num_rows = 0;
-  int64_t num_tokens = 0;     // scored
-  double loss = 0;            // mean over rows of the mean negative log-likelihood, nats per token
-  double standard_error = 0;  // of loss, from the spread of the rows; 0 for one row
-  std::vector<double> row_losses;  // of each row: two checkpoints are compared row by row
+  int64_t num_tokens = 0;  // scored
+  double loss = 0;         // mean over rows of the mean negative log-likelihood, nats per token
+  std::optional<double> standard_error;  // of loss, from the spread of the rows; none for one row
+  std::vector<double> row_losses;        // of each row: two checkpoints are compared row by row
   // The served context is exactly `length` tokens: the last token of each row is not scored.
   bool is_last_left_out = false;
   std::vector<LossInBucket> buckets = {};  // as LossOptions asks for them
@@ -106,6 +106,8 @@ absl::StatusOr<LossByLength> MeasureLossByLength(Service* stub, const v1::GetInf
 // "is_last_left_out"} of each; "buckets", where there are any, with {"first", "end", "num_tokens",
 // "loss", "standard_error", "row_losses"} of each.
 nlohmann::ordered_json ToJson(const std::vector<LossAtLength>& lengths);
+// null: none.
+nlohmann::ordered_json ToJson(const std::optional<double>& value);
 
 // Ids [first, scored) are context, [scored, end) are scored.
 struct RollingWindow {

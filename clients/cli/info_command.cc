@@ -231,9 +231,8 @@ void PrintFacts(const v1::GetInfoReply& reply, const ConnectionFlags& connection
     PrintLine("head", absl::StrFormat("regression, %d outputs", reply.num_head_outputs()));
   }
   PrintLine("attention",
-            StrCat(reply.attention_p() > 0
-                       ? absl::StrFormat("%s, p = %g", reply.attention_kind(), reply.attention_p())
-                       : reply.attention_kind(),
+            StrCat(reply.attention_kind(),
+                   reply.attention_p() > 0 ? absl::StrFormat(", p = %g", reply.attention_p()) : "",
                    reply.attention_override_allowed() ? "; requests may override it" : ""));
   PrintLine("context", absl::StrFormat("trained at %d tokens, served up to %d",
                                        reply.max_position_embeddings(), reply.max_model_len()));

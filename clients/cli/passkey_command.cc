@@ -261,6 +261,9 @@ class PasskeyCommand : public Command {
                                                " lengths; give one number or one for each"));
     }
     ASSIGN_OR_RETURN(auto depths, ParseDepths(depths_));
+    if (std::set<double>(depths.begin(), depths.end()).size() != depths.size()) {
+      return absl::InvalidArgumentError("--depths: a depth is given twice");
+    }
     options_.lengths = std::move(lengths);
     options_.num_trials = std::move(trials);
     options_.depths = std::move(depths);

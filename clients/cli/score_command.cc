@@ -106,7 +106,7 @@ void PrintLossTable(const std::vector<LossAtLength>& results) {
     is_any_left_out = is_any_left_out || at.is_last_left_out;
     table.AddRow({FormatCount(at.length), StrCat(at.num_rows), StrCat(at.num_tokens),
                   absl::StrFormat("%.4f%s", at.loss, at.is_last_left_out ? "*" : ""),
-                  at.num_rows > 1 ? absl::StrFormat("%.4f", at.standard_error) : "",
+                  at.standard_error ? absl::StrFormat("%.4f", *at.standard_error) : "",
                   absl::StrFormat("%.2f", std::exp(at.loss))});
   }
   std::printf("Loss by length\n%s", table.Render().c_str());

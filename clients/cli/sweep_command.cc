@@ -162,7 +162,8 @@ void PrintTable(const std::vector<SweepValue>& values, const v1::GetInfoReply& s
 void PrintSteps(const BestSteps& best, const LossAtLength& uniform) {
   using enum Table::Align;
   const auto with_error = [](const Mean& gain) {
-    return absl::StrFormat("%.4f +- %.4f", gain.mean, gain.standard_error);
+    const std::string mean = absl::StrFormat("%.4f", gain.mean);
+    return gain.standard_error ? absl::StrFormat("%s +- %.4f", mean, *gain.standard_error) : mean;
   };
   Table table({{"tokens read", kRight},
                {"best p", kRight},
@@ -203,14 +204,14 @@ Json ToJson(const BestSteps& best) {
                                {"p", bucket.p},
                                {"loss", bucket.loss},
                                {"gain", bucket.gain.mean},
-                               {"gain_standard_error", bucket.gain.standard_error}});
+                               {"gain_standard_error", cli::ToJson(bucket.gain.standard_error)}});
   }
   json["flags"] = best.Flags();
   if (!best.value) return json;
   json["steps"] = ToJson(*best.value);
   json["steps"].erase("p");
   json["gain"] = best.gain.mean;
-  json["gain_standard_error"] = best.gain.standard_error;
+  json["gain_standard_error"] = cli::ToJson(best.gain.standard_error);
   return json;
 }
 
@@ -220,7 +221,7 @@ Json ToJson(const std::vector<SweepValue>& values, const std::optional<BestSteps
   for (const SweepValue& value : values) json["values"].push_back(ToJson(value));
   if (best) json["best"] = ToJson(*best);
   json["checkpoint_hash"] = served.checkpoint_hash();
-  // A checkpoint whose attention has no p, such as softmax.
+  // null: the attention has no p, such as softmax, or layers differ.
   json["attention_p"] = served.attention_p() > 0 ? Json(served.attention_p()) : Json();
   json["kv_cache_dtype"] = served.kv_cache_dtype();
   return json;

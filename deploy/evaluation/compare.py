@@ -6,7 +6,8 @@ DIR is an OUT of report.py with loss.json, passkey.json and, if it was measured,
 name is the checkpoint's name. Writes OUT/loss.svg, OUT/passkey.svg and OUT/comparison.md.
 
 Differences are paired: each row, passkey document and task item of a checkpoint is compared with
-the same one of the first checkpoint. Their standard error is that of the mean of the differences,
+the same one of the first checkpoint, where both are of the same text (inputs_hash, which results of
+older reports lack). Their standard error is that of the mean of the differences,
 which is often far below those of the two means: the same text is hard for both.
 """
 
@@ -62,11 +63,12 @@ def paired(first: Sequence[float], other: Sequence[float], digits: int) -> str:
 def parts(measured: Json, step: str, length: int) -> dict[object, float]:
     """The loss of each row of a length, or 1 or 0 of each passkey document, by what it is. A row
     without its last token is another than the whole row."""
+    text = measured[step].get('inputs_hash')
     if step == 'loss':
         [at] = [each for each in measured['loss']['lengths'] if each['length'] == length]
-        return {(i, at.get('is_last_left_out', False)): loss
+        return {(text, i, at.get('is_last_left_out', False)): loss
                 for i, loss in enumerate(at.get('row_losses', []))}
-    return {(trial['key'], trial['depth']): float(trial['is_hit'])
+    return {(text, trial['key'], trial['depth']): float(trial['is_hit'])
             for trial in measured['passkey'].get('trials', []) if trial['length'] == length}
 
 
@@ -94,8 +96,13 @@ def difference_table(evaluations: list[tuple[str, Json]], step: str) -> list[str
 
 
 def task_difference_table(evaluations: list[tuple[str, Json]]) -> list[str]:
-    """A row for each metric of each item that every evaluation has."""
+    """A row for each metric of each item that every evaluation has, if all have the same tasks."""
     (first_name, base), *others = evaluations
+    text = base['tasks'].get('inputs_hash')
+    different = [name for name, measured in others if measured['tasks'].get('inputs_hash') != text]
+    if different:
+        return [f'Not paired: the tasks of {", ".join(different)} are other files than those of '
+                f'{first_name}.', '']
     rows = []
     for task, metrics in sorted(base['tasks'].get('items', {}).items()):
         for metric, first in metrics.items():

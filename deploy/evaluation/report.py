@@ -392,7 +392,7 @@ class Evaluation:
                               ['lssar', 'passkey', '--lengths', listed(passkeys), '--trials',
                                listed(trials), '--json'], show_passkeys, (), 'passkey',
                               resumes=True))
-        if self.info['attention_p']:
+        if has_power(self.info):
             steps.append(Step('sweep', 'Loss by length for other powers p',
                               ['lssar', 'sweep', *given_ids, '--p', self.given.p, '--lengths',
                                listed(lengths[:3]), '--json'], show_sweep, (ids,), 'sweep'))
@@ -428,6 +428,15 @@ class Evaluation:
         text = json.dumps([step.command, self.server_flags(), files, known], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def inputs_hash(self, step: Step) -> str:
+        """Of the texts that a step measures, whatever they are called: parts of two results that
+        have the same one are of the same text (compare.py). Ids and passkeys, which are made of so
+        many tokens, are texts by a tokenizer; tasks are texts."""
+        texts = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in step.inputs)
+        if step.name != 'tasks':
+            texts.append(self.info['tokenizer_hash'])
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
+
     def json_path(self, step: Step) -> pathlib.Path:
         return self.out / f'{step.name}.json'
 
@@ -447,7 +456,7 @@ class Evaluation:
             partial = self.out / f'{step.name}-{key[:16]}.jsonl'
             for left in set(self.out.glob(f'{step.name}-*.jsonl')) - {partial}:
                 left.unlink()  # of a run that was stopped, and measured something else
-            result = self.measure(step, partial)
+            result = self.measure(step, partial) | {'inputs_hash': self.inputs_hash(step)}
             partial.unlink(missing_ok=True)
             seconds = time.monotonic() - started
             write_whole(path, json.dumps(result, ensure_ascii=False) + '\n')
@@ -528,6 +537,12 @@ def task_name(path: pathlib.Path) -> str:
     return found.group(1)
 
 
+def has_power(info: Json) -> bool:
+    """Whether the attention re-weights. attention_p of `lssar info` is null where layers differ."""
+    from lssar.checkpoints.settings import KINDS_WITH_P
+    return any(kind in KINDS_WITH_P for kind in info['attention_kind'].split(', '))
+
+
 def parse_lengths(text: str) -> list[int]:
     """'1K,2048' -> [1024, 2048]. Errors: EvaluationError."""
     lengths = []
@@ -543,8 +558,8 @@ def report_lines(evaluation: Evaluation, steps: Sequence[Step]) -> list[str]:
     """The report in Markdown."""
     info = evaluation.info
     attention = info['attention_kind']
-    if info['attention_p']:  # 0: it does not re-weight
-        attention += f', p = {info["attention_p"]:g}'
+    if has_power(info):
+        attention += f', p = {info["attention_p"]:g}' if info['attention_p'] else ', p by layer'
     lines = [
         f'# Evaluation of {info["model_name"]}', '',
         *table(['', ''], [

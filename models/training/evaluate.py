@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import os
+import statistics
 
 import numpy as np
 import torch
@@ -95,9 +96,9 @@ def loss_at(net, val, length, num_rows=None):
     rows = evaluation_rows(val, num_rows, length)
     losses = [row_losses(net, row).mean().item() for row in rows]
     loss = sum(losses) / len(losses)
-    spread = sum((each - loss) ** 2 for each in losses) / max(1, num_rows - 1)
+    error = statistics.stdev(losses) / math.sqrt(num_rows) if num_rows > 1 else None
     return {'length': length, 'num_rows': num_rows, 'num_tokens': num_rows * length,
-            'loss': loss, 'standard_error': math.sqrt(spread / num_rows), 'row_losses': losses,
+            'loss': loss, 'standard_error': error, 'row_losses': losses,
             'perplexity': math.exp(loss), 'is_last_left_out': False}
 
 

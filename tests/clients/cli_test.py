@@ -592,6 +592,9 @@ class PasskeyTest(unittest.TestCase):
         self.assertIn('--resume needs --output FILE', done.stderr)
 
     def test_table_and_map_in_a_pipe(self):
+        done = run_cli('passkey', '--depths', '0.5,.5')
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn('--depths: a depth is given twice', done.stderr)
         done = run_cli('passkey', '--lengths', '256', '--trials', '1', '--depths', '0,1')
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r'256 +\d+ +2 +2 +100% +34-100%')

@@ -55,7 +55,9 @@ class SweepTest(unittest.TestCase):
                        '--kind', 'lssar', '--json', '--model', 'models/zoo/twins/softmax',
                        model=False)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIsNone(json.loads(done.stdout)['attention_p'])
+        swept = json.loads(done.stdout)
+        self.assertIsNone(swept['attention_p'])
+        self.assertIsNone(swept['values'][0]['lengths'][0]['standard_error'], 'of one row')
 
     def test_table_and_text(self):
         with tempfile.NamedTemporaryFile('w', suffix='.txt') as file:

@@ -223,6 +223,27 @@ exec {pathlib.Path(CLI).resolve()} "$@"
         self.assertEqual(compare.difference_table([whole, cut], 'loss')[-2],
                          '| b | +0.000 ± 0.000 | other tokens |')
 
+    def test_other_texts_are_not_paired(self):
+        """The same lengths, keys, depths and counts, of another text or tokenizer."""
+        def evaluation(text):
+            trial = {'length': 128, 'key': '12345', 'depth': 0.5, 'is_hit': True}
+            loss = {'length': 128, 'row_losses': [3.0, 4.0]}
+            return {'loss': {'lengths': [loss], 'inputs_hash': text},
+                    'passkey': {'lengths': [{'length': 128}], 'trials': [trial],
+                                'inputs_hash': text},
+                    'tasks': {'items': {'words': {'acc': [1.0, 0.0]}}, 'inputs_hash': text}}
+
+        first, same, other = ('a', evaluation('1')), ('b', evaluation('1')), ('b', evaluation('2'))
+        for step, cell in (('loss', 'other tokens'), ('passkey', 'other documents')):
+            self.assertIn('+0.000', compare.difference_table([first, same], step)[-2])
+            self.assertEqual(compare.difference_table([first, other], step)[-2], f'| b | {cell} |')
+        self.assertIn('+0.0000', compare.task_difference_table([first, same])[-2])
+        self.assertEqual(compare.task_difference_table([first, other])[0],
+                         'Not paired: the tasks of b are other files than those of a.')
+        hashes = {step: self.read(step)['inputs_hash'] for step in ('loss', 'passkey', 'tasks')}
+        self.assertEqual(len(set(hashes.values())), 3)
+        self.assertEqual(self.read('positions')['inputs_hash'], hashes['loss'])
+
     def test_nothing_is_compared_with_itself(self):
         """Two directories of one name, or of one checkpoint, are refused."""
         twin = self.out.parent / 'deeper' / 'out'

@@ -134,9 +134,21 @@ class FigureTest(unittest.TestCase):
 
     def test_error_bars_say_what_they_are(self):
         with_errors = {'lengths': [{**row, 'standard_error': 0.1} for row in losses()['lengths']]}
-        for document, count in ((with_errors, 1), (losses(), 0)):
-            names = [name for name, _ in self.texts(figures.loss([('', document)]))]
-            self.assertEqual(names.count('bars: 95% intervals of the mean over rows'), count)
+        of_one_row = [{'lengths': [{**row, 'num_rows': 1, 'standard_error': error}
+                                   for row in losses()['lengths']]} for error in (None, 0)]
+        for document, count in ((with_errors, 1), (losses(), 0), *((one, 0) for one in of_one_row)):
+            figure = figures.loss([('', document)])
+            names = [name for name, _ in self.texts(figure)]
+            self.assertEqual(names.count('bars: one standard error of the mean over rows'), count)
+            self.assertEqual(len(figure.axes[0].containers), 3 * count)  # of three lengths
+
+    def test_loads_of_two_kinds_are_refused(self):
+        latency = {'p50': 1, 'p99': 2}
+        points = [{'points': [{load: 4, 'ttft_ms': latency, 'itl_ms': latency, 'e2e_ms': latency}]}
+                  for load in ('rate', 'concurrency')]
+        for first, second in (points, points[::-1]):
+            with self.assertRaisesRegex(ValueError, 'some points have a rate'):
+                figures.bench([('a', first), ('b', second)])
 
     def test_several_documents_are_several_curves(self):
         figure = figures.loss([('lssar', losses()), ('softmax', losses(1))])

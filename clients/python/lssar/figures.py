@@ -330,25 +330,34 @@ def attention(named: Named) -> Figure:
     return figure
 
 
+def standard_error(row: JsonObject) -> float | None:
+    """Of a row of loss.json; None: not known. Older files have 0 for one row."""
+    known = row.get('standard_error') is not None and row.get('num_rows', 2) != 1
+    return number(row, 'standard_error') if known else None
+
+
 def loss(named: Named) -> Figure:
-    """Mean loss of rows of each length, with the 95% interval where the rows' spread is known."""
+    """Mean loss of rows of each length, with its standard error where several rows tell it. Not an
+    interval of 95%: of two rows it would be 13 times as long."""
     figure = Figure(figsize=(5.2, 3.4), layout='constrained')
     axes = figure.subplots()
     lengths: list[float] = []
+    has_errors = False
     for name, document in named:
         rows = objects(document, 'lengths')
         x = [number(row, 'length') for row in rows]
         lengths += x
-        errors = [NORMAL_95 * number(row, 'standard_error') if 'standard_error' in row else 0.0
-                  for row in rows]
-        axes.errorbar(x, [number(row, 'loss') for row in rows],
-                      yerr=errors if any(errors) else None, fmt='o-', capsize=3, label=name)
+        errors = [standard_error(row) for row in rows]
+        has_errors = has_errors or any(errors)
+        curve, = axes.plot(x, [number(row, 'loss') for row in rows], 'o-', label=name)
+        for at, row, error in zip(x, rows, errors):
+            if error:
+                axes.errorbar(at, number(row, 'loss'), yerr=error, capsize=3,
+                              color=curve.get_color())
     length_axis(axes, lengths)
-    has_errors = any('standard_error' in row for _, document in named
-                     for row in objects(document, 'lengths'))
     axes.set_ylabel('loss (nats per token)')
     if has_errors:
-        axes.set_title('bars: 95% intervals of the mean over rows', fontsize=8)
+        axes.set_title('bars: one standard error of the mean over rows', fontsize=8)
     legend(axes, named)
     return figure
 
@@ -434,7 +443,7 @@ def positions(named: Named) -> Figure:
         ranges = objects(document, 'positions')
         x = [(number(part, 'first') + number(part, 'end') - 1) / 2 for part in ranges]
         mean = [number(part, 'loss') for part in ranges]
-        half = [1.96 * number(part, 'standard_error') for part in ranges]
+        half = [NORMAL_95 * number(part, 'standard_error') for part in ranges]
         line, = axes.plot(x, mean, label=name)
         axes.fill_between(x, [m - h for m, h in zip(mean, half)],
                           [m + h for m, h in zip(mean, half)], alpha=0.2, linewidth=0,
@@ -529,14 +538,17 @@ def bench(named: Named) -> Figure:
     """Latencies over the load: p50 as a line, p50 to p99 as a band."""
     titles = {'ttft_ms': 'time to first token', 'itl_ms': 'time between tokens',
               'e2e_ms': 'whole request'}
+    points = [point for _, document in named for point in objects(document, 'points')]
+    load = 'rate' if any('rate' in point for point in points) else 'concurrency'
+    if not all(load in point for point in points):
+        raise ValueError('some points have a rate, others so many requests in flight: no axis has '
+                         'both')
     figure = Figure(figsize=(10.5, 3.2), layout='constrained')
     for axes, (field, title) in zip(figure.subplots(1, len(titles)), titles.items()):
-        load = 'concurrency'
         for name, document in named:
             x, middle, high = [], [], []
             for point in objects(document, 'points'):
                 latency = point[field]
-                load = 'rate' if 'rate' in point else 'concurrency'
                 if isinstance(latency, dict):  # null: no request completed
                     x.append(number(point, load))
                     middle.append(number(latency, 'p50'))
