@@ -65,10 +65,12 @@ TokenMasks::Mask TokenMasks::MakeMask(std::span<const int32_t> output,
     return {.words = {}, .finish = FinishReason::kDeadEnd};
   }
   const bool is_complete = matcher_->IsComplete();
+  // They end the text also where the grammar has them as a part of it.
   for (const int32_t id : ending_ids_) {
-    if (is_complete && may_end && id < num_ids_) {
-      mask.words[size_t(id) / 32] |= uint32_t{1} << (id % 32);
-    }
+    if (id >= num_ids_) continue;
+    uint32_t& word = mask.words[size_t(id) / 32];
+    const uint32_t bit = uint32_t{1} << (id % 32);
+    word = is_complete && may_end ? word | bit : word & ~bit;
   }
   if (LeavesId(mask.words, params, &left_)) return mask;
   return {.words = {}, .finish = is_complete ? FinishReason::kComplete : FinishReason::kDeadEnd};

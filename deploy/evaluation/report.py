@@ -429,9 +429,9 @@ class Evaluation:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def inputs_hash(self, step: Step) -> str:
-        """Of the texts that a step measures, whatever they are called: parts of two results that
-        have the same one are of the same text (compare.py). Ids and passkeys, which are made of so
-        many tokens, are texts by a tokenizer; tasks are texts."""
+        """A hash of the texts that a step measures, whatever they are called: parts of two results
+        that have the same one are of the same text (compare.py). Ids and passkeys, which are made
+        of so many tokens, are texts by a tokenizer; tasks are texts."""
         texts = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in step.inputs)
         if step.name != 'tasks':
             texts.append(self.info['tokenizer_hash'])

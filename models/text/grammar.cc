@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "base/str_cat.h"
 
 namespace lssar {
@@ -28,6 +29,90 @@ GrammarSource ChoiceSource(std::span<const std::string> choices) {
   }
   source.text += '\n';
   return source;
+}
+
+namespace {
+
+// \xHH as \u00HH.
+std::string WithoutHexEscapes(std::string_view regex) {
+  std::string text;
+  for (size_t at = 0; at < regex.size();) {
+    if (regex[at] != '\\' || at + 1 == regex.size()) {
+      text += regex[at++];
+      continue;
+    }
+    const std::string_view digits = regex.substr(std::min(at + 2, regex.size()), 2);
+    const bool is_hex =
+        regex[at + 1] == 'x' && digits.size() == 2 &&
+        std::ranges::all_of(digits, [](char c) { return absl::ascii_isxdigit(uint8_t(c)); });
+    if (is_hex) {
+      text += StrCat("\\u00", digits);
+    } else {
+      text += regex.substr(at, 2);
+    }
+    at += is_hex ? 4 : 2;
+  }
+  return text;
+}
+
+// Bytes of the escape of ^ that `text` begins with; 0: there is none.
+size_t EscapedCaretBytes(std::string_view text) {
+  if (text.starts_with("\\^")) return 2;
+  if (!text.starts_with("\\u")) return 0;
+  const bool has_braces = text.substr(2).starts_with('{');
+  const size_t end = has_braces ? text.find('}') : 6;
+  if (end == text.npos || end > text.size()) return 0;
+  const size_t begin = has_braces ? 3 : 2;
+  const std::string digits(text.substr(begin, end - begin));
+  if (digits.find_first_not_of("0123456789abcdefABCDEF") != digits.npos) return 0;
+  const size_t first = std::min(digits.find_first_not_of('0'), digits.size());
+  return absl::AsciiStrToLower(digits.substr(first)) == "5e" ? end + has_braces : 0;
+}
+
+}  // namespace
+
+std::string PrepareRegex(std::string_view original) {
+  const std::string regex = WithoutHexEscapes(original);
+  std::string text;
+  bool is_in_class = false, ends_group = false;
+  for (size_t at = 0; at < regex.size();) {
+    const std::string_view rest = std::string_view(regex).substr(at);
+    if (rest[0] == '\\') {
+      text += rest.substr(0, 2);
+      at += std::min<size_t>(2, rest.size());
+      continue;
+    }
+    ++at;
+    if (is_in_class || rest[0] != '[') {
+      text += rest[0];
+      if (is_in_class && rest[0] == ']') {
+        if (ends_group) text += ')';
+        is_in_class = ends_group = false;
+      }
+      continue;
+    }
+    // Elements at the beginning of the class that are ^.
+    bool has_caret = false, begins_range = false;
+    while (!begins_range) {
+      const std::string_view element = std::string_view(regex).substr(at);
+      const size_t num_bytes =
+          has_caret && element.starts_with('^') ? 1 : EscapedCaretBytes(element);
+      if (num_bytes == 0) break;
+      has_caret = true;
+      at += num_bytes;
+      const std::string_view behind = std::string_view(regex).substr(at);
+      begins_range = behind.size() > 1 && behind[0] == '-' && behind[1] != ']';
+    }
+    if (has_caret && at < regex.size() && regex[at] == ']') {
+      text += "\\^";
+      ++at;
+      continue;
+    }
+    text += !has_caret ? "[" : begins_range ? "(?:\\^|[_" : "(?:\\^|[";  // _ is the next of ^
+    is_in_class = true;
+    ends_group = has_caret;
+  }
+  return text;
 }
 
 absl::Status CheckGrammarSource(const GrammarSource& source) {

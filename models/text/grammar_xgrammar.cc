@@ -218,6 +218,8 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(
   GrammarSource prepared = source;
   if (source.IsJsonSchema()) {
     ASSIGN_OR_RETURN(prepared.text, PrepareJsonSchema(source.text));
+  } else if (source.kind == GrammarSource::Kind::kRegex) {
+    prepared.text = PrepareRegex(source.text);
   }
   std::shared_ptr<const Grammar> grammar;
   std::string warning;

@@ -20,14 +20,19 @@ namespace lssar {
 namespace {
 
 // Adds the ids of each word, as it is and with a space before it: one id to `banned_ids`, several
-// to `sequences`.
-// Source  vLLM, SamplingParams.update_from_tokenizer: the second form counts where it has as many
-//         ids as the first and begins with another
+// to `sequences`. A tokenizer that adds a space to a text has the second in the place of the first:
+// there the first is what follows a line's end.
+// Source  vLLM, SamplingParams.update_from_tokenizer: the form with a space counts where it has as
+//         many ids as the other and begins with another. It has no third one.
 absl::Status ReadBadWords(const v1::Sampling& message, const ParseContext& context,
                           std::vector<int32_t>* banned_ids,
                           std::vector<std::vector<int32_t>>* sequences) {
   RETURN_IF_ERROR(
       CheckCount("sampling.bad_words", size_t(message.bad_words_size()), 0, limits::kMaxBadWords));
+  std::vector<int32_t> line_end;
+  if (context.checkpoint->tokenizer->AddsDummyPrefix()) {
+    ASSIGN_OR_RETURN(line_end, EncodeField("sampling.bad_words", "\n", context, {}));
+  }
   for (int i = 0; i < message.bad_words_size(); ++i) {
     const std::string field = StrCat("sampling.bad_words[", i, "]");
     const std::string& word = message.bad_words(i);
@@ -36,13 +41,19 @@ absl::Status ReadBadWords(const v1::Sampling& message, const ParseContext& conte
     ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodeField(field, stripped, context, {}));
     ASSIGN_OR_RETURN(std::vector<int32_t> spaced, EncodeField(field, " " + stripped, context, {}));
     if (ids.empty()) return FieldError(field, "has no token; it must have text");
-    const bool is_other = spaced.size() == ids.size() && spaced.front() != ids.front();
-    for (std::vector<int32_t>* form : {&ids, &spaced}) {
-      if (form == &spaced && !is_other) continue;
-      if (form->size() == 1) {
-        banned_ids->push_back(form->front());
+    std::vector<std::vector<int32_t>> forms = {ids};
+    if (spaced.size() == ids.size() && spaced.front() != ids.front()) forms.push_back(spaced);
+    if (!line_end.empty()) {
+      ASSIGN_OR_RETURN(const std::vector<int32_t> line,
+                       EncodeField(field, "\n" + stripped, context, {}));
+      const auto [end, begin] = std::ranges::mismatch(line_end, line);
+      if (end == line_end.end() && begin != line.end()) forms.emplace_back(begin, line.end());
+    }
+    for (std::vector<int32_t>& form : forms) {
+      if (form.size() == 1) {
+        banned_ids->push_back(form.front());
       } else {
-        sequences->push_back(std::move(*form));
+        sequences->push_back(std::move(form));
       }
     }
   }

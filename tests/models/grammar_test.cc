@@ -161,6 +161,10 @@ TEST_F(GrammarTest, MasksAreThePrefixesOfARegex) {
            "[A-Z][a-z]*( [A-Z][a-z]*){0,3}[.!?]",
            "(a|ab)(a\"|b)*",
            "\xC3\xA9(a|\xF0\x9F\x98\x80)*",
+           // Classes that begin with an escaped ^, and escapes of two digits.
+           "[\\^a]b",
+           "[\\x5eab]+x",
+           "[\\^-z]\\x41b",
        }) {
     for (const Vocabulary& vocabulary : Vocabularies()) {
       SCOPED_TRACE(StrCat(pattern, ", ", vocabulary.name));
@@ -173,6 +177,31 @@ TEST_F(GrammarTest, MasksAreThePrefixesOfARegex) {
       ExpectMasks(vocabulary, **grammar, RegexOracle(pattern), vocabulary.num_ids > 10000 ? 2 : 8);
     }
   }
+}
+
+TEST(PrepareRegexTest, ClassesThatBeginWithACaretAndEscapesOfTwoDigits) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"[\\^a]", "(?:\\^|[a])"},
+      {"[\\^]x", "\\^x"},
+      {"[\\^\\^^a]{2}", "(?:\\^|[a]){2}"},
+      {"[\\u005e\\]]", "(?:\\^|[\\]])"},
+      {"[\\u{05E}[]", "(?:\\^|[[])"},
+      {"[\\x5ea]\\x41b", "(?:\\^|[a])\\u0041b"},
+      {"[\\^-z]", "(?:\\^|[_-z])"},
+      {"[\\^-]", "(?:\\^|[-])"},
+      {"\\\\[\\^]", "\\\\\\^"},
+      // These are read as they are.
+      {"[^\\^a]", "[^\\^a]"},
+      {"[a\\^[\\^]", "[a\\^[\\^]"},
+      {"\\[\\^a]", "\\[\\^a]"},
+      {"\\\\x41", "\\\\x41"},
+      {"\\x4g\\u005", "\\x4g\\u005"},
+      {"[\\^", "(?:\\^|["},
+      {"a\\", "a\\"},
+      {"[", "["},
+      {"", ""},
+  };
+  for (const auto& [regex, prepared] : cases) EXPECT_EQ(PrepareRegex(regex), prepared) << regex;
 }
 
 TEST_F(GrammarTest, MasksAreThoseOfChoicesGrammarsAndSchemas) {

@@ -531,9 +531,28 @@ TEST_F(ParseRequestTest, BadWordsAreBannedAsTheyAreAndWithASpace) {
   const auto call = ParseGenerate(request, Context());
   ASSERT_TRUE(call.ok()) << call.status();
   const GenerateParams& params = *call->request.Generate();
-  // The tokenizer adds a space to a text.
+  // The tokenizer adds a space to a text, but not behind the end of a line.
+  const auto behind_line_end = [](const std::string& word) {
+    std::vector<int32_t> ids = Encode("\n" + word);
+    ids.erase(ids.begin(), ids.begin() + long(Encode("\n").size()));
+    return ids;
+  };
   EXPECT_EQ(params.sampling.banned_ids, Encode("dog"));
-  EXPECT_THAT(params.banned_sequences, ElementsAre(Encode("elephant's house")));
+  EXPECT_THAT(params.banned_sequences,
+              ElementsAre(behind_line_end("dog"), Encode("elephant's house"),
+                          behind_line_end("elephant's house")));
+  std::string inside;
+  for (const int32_t id : behind_line_end("dog")) inside += Zoo().tokenizer->PieceBytes(id);
+  EXPECT_EQ(inside, "dog");
+  v1::GenerateRequest the = HelloRequest();
+  the.mutable_sampling()->add_bad_words("The");
+  std::vector<std::string> banned;
+  const auto parsed = ParseGenerate(the, Context());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  for (const int32_t id : parsed->request.Generate()->sampling.banned_ids) {
+    banned.emplace_back(Zoo().tokenizer->PieceBytes(id));
+  }
+  EXPECT_THAT(banned, ElementsAre(" The", "The"));
 
   request.mutable_sampling()->add_bad_words("");
   EXPECT_THAT(ParseGenerate(request, Context()).status().message(),

@@ -331,7 +331,7 @@ def attention(named: Named) -> Figure:
 
 
 def standard_error(row: JsonObject) -> float | None:
-    """Of a row of loss.json; None: not known. Older files have 0 for one row."""
+    """That of a row of loss.json; None: not known. Older files have 0 for one row."""
     known = row.get('standard_error') is not None and row.get('num_rows', 2) != 1
     return number(row, 'standard_error') if known else None
 
