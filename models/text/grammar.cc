@@ -31,29 +31,28 @@ GrammarSource ChoiceSource(std::span<const std::string> choices) {
   return source;
 }
 
-namespace {
-
-// \xHH as \u00HH.
-std::string WithoutHexEscapes(std::string_view regex) {
-  std::string text;
-  for (size_t at = 0; at < regex.size();) {
-    if (regex[at] != '\\' || at + 1 == regex.size()) {
-      text += regex[at++];
+std::string WithoutHexEscapes(std::string_view text) {
+  std::string result;
+  for (size_t at = 0; at < text.size();) {
+    if (text[at] != '\\' || at + 1 == text.size()) {
+      result += text[at++];
       continue;
     }
-    const std::string_view digits = regex.substr(std::min(at + 2, regex.size()), 2);
+    const std::string_view digits = text.substr(std::min(at + 2, text.size()), 2);
     const bool is_hex =
-        regex[at + 1] == 'x' && digits.size() == 2 &&
+        text[at + 1] == 'x' && digits.size() == 2 &&
         std::ranges::all_of(digits, [](char c) { return absl::ascii_isxdigit(uint8_t(c)); });
     if (is_hex) {
-      text += StrCat("\\u00", digits);
+      result += StrCat("\\u00", digits);
     } else {
-      text += regex.substr(at, 2);
+      result += text.substr(at, 2);
     }
     at += is_hex ? 4 : 2;
   }
-  return text;
+  return result;
 }
+
+namespace {
 
 // Bytes of the escape of ^ that `text` begins with; 0: there is none.
 size_t EscapedCaretBytes(std::string_view text) {

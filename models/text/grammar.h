@@ -48,8 +48,11 @@ GrammarSource ChoiceSource(std::span<const std::string> choices);
 // Errors  INVALID_ARGUMENT: too many bytes, or brackets too deep
 absl::Status CheckGrammarSource(const GrammarSource& source);
 
-// The same regex, as xgrammar reads it: it takes an escaped ^ at the beginning of a class ([\^a])
-// for the class's negation, and all hexadecimal digits behind \x for one number.
+// The same regex or grammar with each \xHH as \u00HH: xgrammar takes all hexadecimal digits behind
+// \x for one number.
+std::string WithoutHexEscapes(std::string_view text);
+// The same regex, as xgrammar reads it: without \xHH, and without an escaped ^ at the beginning of
+// a class ([\^a]), which it takes for the class's negation.
 std::string PrepareRegex(std::string_view regex);
 
 // How one text fits a grammar, token by token.

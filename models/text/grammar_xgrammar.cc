@@ -220,6 +220,8 @@ absl::StatusOr<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(
     ASSIGN_OR_RETURN(prepared.text, PrepareJsonSchema(source.text));
   } else if (source.kind == GrammarSource::Kind::kRegex) {
     prepared.text = PrepareRegex(source.text);
+  } else {
+    prepared.text = WithoutHexEscapes(source.text);
   }
   std::shared_ptr<const Grammar> grammar;
   std::string warning;

@@ -205,8 +205,9 @@ TEST(PrepareRegexTest, ClassesThatBeginWithACaretAndEscapesOfTwoDigits) {
 }
 
 TEST_F(GrammarTest, MasksAreThoseOfChoicesGrammarsAndSchemas) {
-  const std::vector<std::string> choices = {"yes", "no", "n\"o\\\n", "\xC3\xA9tat", "a", "ab"};
-  const std::string any = "(?:yes|no|n\"o\\\\\n|\xC3\xA9tat|a|ab)";
+  const std::vector<std::string> choices = {"yes", "no", "n\"o\\\n", "\xC3\xA9tat",
+                                            "a",   "ab", "\nbc",     "\\x41b"};
+  const std::string any = "(?:yes|no|n\"o\\\\\n|\xC3\xA9tat|a|ab|\nbc|\\\\x41b)";
   const GrammarSource schema = {.kind = Kind::kJsonSchema,
                                 .text = R"({"type":"array","items":{"enum":[1,12,true]}})"};
   // White space within JSON, at most 32 of it in a row.
@@ -218,6 +219,7 @@ TEST_F(GrammarTest, MasksAreThoseOfChoicesGrammarsAndSchemas) {
       {ChoiceSource(choices), any},
       {schema, StrCat("\\[(?:", s, item, "(?:", s, ",", s, item, ")*)?", s, "\\]")},
       {grammar, "a[ab]*(12|[ab][ab])"},
+      {{.kind = Kind::kEbnf, .text = R"(root ::= "\x41b\\x41" [\x5eb])"}, "Ab\\\\x41[\\^b]"},
   };
   for (const auto& [source, pattern] : cases) {
     for (const Vocabulary& vocabulary : Vocabularies()) {
