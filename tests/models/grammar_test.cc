@@ -219,7 +219,7 @@ TEST_F(GrammarTest, MasksAreThoseOfChoicesGrammarsAndSchemas) {
       {ChoiceSource(choices), any},
       {schema, StrCat("\\[(?:", s, item, "(?:", s, ",", s, item, ")*)?", s, "\\]")},
       {grammar, "a[ab]*(12|[ab][ab])"},
-      {{.kind = Kind::kEbnf, .text = R"(root ::= "\x41b\\x41" [\x5eb])"}, "Ab\\\\x41[\\^b]"},
+      {{.kind = Kind::kEbnf, .text = R"(root ::= "\x61b\\x61" [\x5eb])"}, "ab\\\\x61[\\^b]"},
   };
   for (const auto& [source, pattern] : cases) {
     for (const Vocabulary& vocabulary : Vocabularies()) {

@@ -251,6 +251,16 @@ class ModelsTest(Folder):
         self.assertEqual(report.config['num_key_value_heads'], 2)
         self.check(out, plain_models.llama(CONFIG, weights, TOKENS))
 
+    def test_gguf_with_the_epsilon_of_another_norm(self):
+        weights = plain_models.llama_weights(CONFIG)
+        other = 'llama.attention.layer_norm_epsilon'
+        same = write_gguf(self.path('same.gguf'), CONFIG, weights,
+                          fields={other: CONFIG['rms_norm_eps']})
+        out, _ = self.run_import(same)
+        self.check(out, plain_models.llama(CONFIG, weights, TOKENS))
+        self.refused(f'{other} is 0.1, and another field of the same meaning', self.run_import,
+                     write_gguf(self.path('other.gguf'), CONFIG, weights, fields={other: 0.1}))
+
     def test_gguf_that_rotates_a_part_of_each_head(self):
         """llama.cpp turns the pairs (2i, 2i + 1) of a file's rows."""
         weights = plain_models.llama_weights(CONFIG)

@@ -106,7 +106,11 @@ def recorded(file: GgufFile) -> tuple[JsonObject, list[str]]:
         elif name in ('attention.value_length', 'attention.key_length'):
             found['head_dim'] = _same_length(found.get('head_dim'), _one(value, key), file.path)
         elif name in COMMON:
-            found[COMMON[name]] = _rounded(_one(value, key))
+            field, number = COMMON[name], _rounded(_one(value, key))
+            if found.setdefault(field, number) != number:  # of the norm that the model has not
+                raise CheckpointError(f'{file.path}: {key} is {show(number)}, and another field of '
+                                      f'the same meaning {show(found[field])}: which one applies '
+                                      f'is unclear; give the file one of them')
         elif name in MUST_BE:
             if value not in MUST_BE[name]:
                 allowed = ' or '.join(map(show, MUST_BE[name]))
